@@ -1,0 +1,104 @@
+"""Every setting, one row each: name, type, default, meaning. File, environment and documentation come from this table.
+
+Precedence: command line > environment (`SKERRY_<NAME>`) > `<home>/config.toml` > default. Reads; never writes.
+"""
+
+import hashlib
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from skerry.model.errors import Invalid
+
+DEFAULT_HOME = Path("/var/lib/skerry")
+
+
+class Config(BaseModel):
+    """The settings of one instance: a home directory, whose tag everything it makes on the host carries."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    home: Path = Field(DEFAULT_HOME, description="Directory that holds all state of this instance.")
+    host: str = Field("127.0.0.1", description="Address the API listens on.")
+    port: int = Field(7717, ge=0, le=65535, description="TCP port of the API; 0 takes a free one.")
+    user: str = Field("skerry", description="Unprivileged system user of the API process; made by `up`.")
+    runtime: str = Field("runsc", pattern="^(runsc|crun|runc)$", description="OCI runtime to pin at the first start.")
+    allow_shared_kernel: bool = Field(
+        False, description="Permit crun and runc, which share the host's kernel with the sandboxes."
+    )
+    default_template: str = Field("python", description="Template of a sandbox that names none.")
+    pool_mb: int = Field(
+        20_480, ge=1024, description="Size of the btrfs loop image, where the home is not on btrfs. Sparse."
+    )
+    memory_mb: int = Field(512, ge=64, description="Memory limit of a sandbox that names none.")
+    cpu_millis: int = Field(1000, ge=50, description="CPU limit in thousandths of a core.")
+    processes: int = Field(512, ge=16, description="Processes and threads a sandbox may have.")
+    disk_mb: int = Field(10_240, ge=64, description="Disk limit of a sandbox: root layer and workspace together.")
+    inodes: int = Field(1_000_000, ge=1000, description="Files a sandbox may have.")
+    max_memory_mb: int = Field(16_384, ge=64, description="Largest memory limit that may be asked for.")
+    command_timeout_s: int = Field(120, ge=1, description="Deadline of a command that names none.")
+    max_command_timeout_s: int = Field(86_400, ge=1, description="Longest deadline that may be asked for.")
+    output_cap_mb: int = Field(64, ge=1, description="Output kept per command; what lies beyond is counted, not kept.")
+    output_keep_hours: int = Field(24, ge=1, description="How long the output of an ended command is kept.")
+    upload_limit_mb: int = Field(102_400, ge=1, description="Largest file that one request may write.")
+    sandbox_network: str = Field(
+        "", description="IPv4 /16 to number sandboxes from; empty: one of 10.128.0.0/9 chosen by the instance."
+    )
+    dns: str = Field("", description="Resolvers for sandboxes, comma separated; empty: those of the host.")
+    deny_reach: str = Field("", description="More CIDRs that sandboxes never reach, comma separated.")
+    log_level: str = Field("info", pattern="^(debug|info|warning|error)$", description="Least level that is logged.")
+
+    @property
+    def instance(self) -> str:
+        """Eight hex digits that name this instance in cgroups, interfaces, namespaces and nftables."""
+        return hashlib.sha256(os.fsencode(self.home.absolute())).hexdigest()[:8]
+
+    @property
+    def run_dir(self) -> Path:
+        """Sockets and pid files. Under the home, so that instances never meet."""
+        return self.home / "run"
+
+    @property
+    def node_socket(self) -> Path:
+        return self.run_dir / "node.sock"
+
+    @property
+    def node_dir(self) -> Path:
+        """The node's own state: its sandbox records and command spools. Root's, mode 0700."""
+        return self.home / "node"
+
+    @property
+    def pool_dir(self) -> Path:
+        """Where the btrfs pool is mounted."""
+        return self.home / "pool"
+
+    @property
+    def database_url(self) -> str:
+        return f"sqlite+aiosqlite:///{self.home / 'api' / 'skerry.db'}"
+
+
+def load(overrides: Mapping[str, object] | None = None, environ: Mapping[str, str] = os.environ) -> Config:
+    """The configuration in force.
+
+    Raises:
+        Invalid: A setting is unknown or out of range; the message names it and where it came from.
+    """
+    given: dict[str, Any] = {k: v for k, v in (overrides or {}).items() if v is not None}
+    from_env = {n: environ[f"SKERRY_{n.upper()}"] for n in Config.model_fields if f"SKERRY_{n.upper()}" in environ}
+    home = Path(str(given.get("home") or from_env.get("home") or DEFAULT_HOME))
+    file = home / "config.toml"
+    try:
+        from_file = tomllib.loads(file.read_text()) if file.exists() else {}
+        return Config.model_validate({**from_file, **from_env, **given, "home": home})
+    except tomllib.TOMLDecodeError as error:
+        raise Invalid(f"{file} is not valid TOML: {error}. Mend it, or remove it for the defaults.") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        raise Invalid(
+            f"Setting '{name}': {first['msg']}. Look at the command line, SKERRY_{name.upper()} and {file}.", field=name
+        ) from error

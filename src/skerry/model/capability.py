@@ -1,0 +1,27 @@
+"""What a host, runtime or provider can and cannot do, as data: reported before use, refused on use."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One thing that was tried on this host. `remedy` says what to do when it failed."""
+
+    name: str
+    ok: bool
+    detail: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """A provider's report. `runtime` is the pinned one; without isolation of its own, `shares_kernel` is true."""
+
+    provider: str
+    runtime: str
+    runtime_version: str
+    shares_kernel: bool
+    network_modes: tuple[str, ...]
+    keeps_memory: bool
+    disk_limit: str  # "simple-quota", "qgroup", "none"
+    probes: tuple[Probe, ...] = field(default=())

@@ -1,0 +1,83 @@
+"""A sandbox: what was asked for (`SandboxSpec`), what is recorded (`Sandbox`), what a node reports (`Observed`)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from skerry.model.ids import AccountId, ProjectId, SandboxId
+from skerry.model.lifecycle import Cause, State
+
+
+class NetworkMode(StrEnum):
+    BRIDGE = "bridge"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one sandbox may use. Every number is enforced by the node, none is advice."""
+
+    memory_mb: int = 512
+    cpu_millis: int = 1000  # 1000 = one core
+    processes: int = 512
+    disk_mb: int = 10_240  # root layer and workspace together
+    inodes: int = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxSpec:
+    """All that a provider needs to make a sandbox. Complete: defaults were filled in by control."""
+
+    id: SandboxId
+    generation: int
+    template: str
+    limits: Limits
+    network_mode: NetworkMode
+    hostname: str
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What a provider made: the runtime that runs it and the exact template it started from."""
+
+    runtime: str
+    template_digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One sandbox as its provider sees it now. `cause` says why it is not running."""
+
+    id: SandboxId
+    generation: int
+    running: bool
+    cause: Cause | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """The record. `generation` rises with each new compute, so that a late answer from an older one is ignored."""
+
+    id: SandboxId
+    account_id: AccountId
+    project_id: ProjectId
+    state: State
+    generation: int
+    name: str | None
+    template: str
+    limits: Limits
+    timeout_s: int  # a command's default deadline
+    network_mode: NetworkMode
+    created_at: datetime
+    updated_at: datetime
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    metadata: Mapping[str, object] = field(default_factory=dict[str, object])
+    capabilities: tuple[str, ...] = ()
+    model: Mapping[str, object] | None = None  # stored and echoed, never interpreted
+    runtime: str | None = None
+    template_digest: str | None = None
+    cause: Cause | None = None
+    detail: str = ""

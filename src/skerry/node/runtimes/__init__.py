@@ -1,0 +1,1 @@
+"""OCI runtimes, the only place that tells one from another."""

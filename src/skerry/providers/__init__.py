@@ -1,0 +1,1 @@
+"""Fleets behind the Provider seam."""

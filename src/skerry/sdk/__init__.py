@@ -1,0 +1,1 @@
+"""The client. The asynchronous half is written, the synchronous half generated from it."""

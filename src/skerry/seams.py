@@ -1,0 +1,309 @@
+"""The protocols everything outside stands behind. Whoever implements one passes its suite in `skerry.testing`.
+
+Control is written against these alone. A new seam needs a decision record.
+"""
+
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime
+from typing import Protocol
+
+from skerry.model.account import Account, ApiKey
+from skerry.model.bundle import Bundle
+from skerry.model.capability import Capabilities, Probe
+from skerry.model.command import Command, CommandEvent, CommandStatus, ExecSpec, Exit, TerminalSize
+from skerry.model.files import FileChange, FileInfo
+from skerry.model.ids import AccountId, CommandId, KeyId, SandboxId
+from skerry.model.lifecycle import Cause, Event, State
+from skerry.model.sandbox import Observed, Placement, Sandbox, SandboxSpec
+from skerry.model.template import BuildProgress, TemplateState
+
+
+class Clock(Protocol):
+    """Time. Tests move it."""
+
+    def now(self) -> datetime:
+        """The time, aware, UTC."""
+        ...
+
+    async def sleep_until(self, when: datetime) -> None: ...
+
+
+class ByteStream(Protocol):
+    """A two-way stream of bytes, half-closable, with back pressure on both sides."""
+
+    async def receive(self) -> bytes:
+        """The next bytes, or b"" at the end."""
+        ...
+
+    async def send(self, data: bytes) -> None: ...
+
+    async def send_eof(self) -> None: ...
+
+    async def close(self) -> None:
+        """Ends both directions. Safe to call twice."""
+        ...
+
+
+class FileReader(Protocol):
+    """An open file's bytes: `info` is from the moment of opening; iterating yields the range asked for, in order."""
+
+    info: FileInfo
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+
+class Guest(Protocol):
+    """What can be done inside one sandbox.
+
+    Every call may raise SandboxGone (it died; `cause`), Unavailable (the way to it is broken, try again) and
+    GuestError (it was tried inside and failed, with sbxd's code). A command's failure is no raise: it is an `Exit`.
+    """
+
+    async def exec(self, spec: ExecSpec) -> None:
+        """Start a command and return once it runs. Known `spec.id`: does nothing.
+
+        Raises:
+            GuestError: It could not be started (`not_found`, `permission`, `cwd`, `user`, `limit`).
+        """
+        ...
+
+    def attach(self, command_id: CommandId, offset: int = 0) -> AsyncIterator[CommandEvent]:
+        """The command's output from `offset` on, as it comes, then one `Exit`. Many readers may follow one command.
+
+        Works after the command has ended, and for as long as its output is kept.
+
+        Raises:
+            NotFound: No such command here.
+        """
+        ...
+
+    async def signal(self, command_id: CommandId, signal: int, scope: str = "tree") -> None:
+        """Send a signal to `tree` (every descendant), `group` or `main`. An ended command: nothing happens."""
+        ...
+
+    async def kill(self, command_id: CommandId) -> None:
+        """SIGKILL every descendant until none is left."""
+        ...
+
+    async def resize(self, command_id: CommandId, size: TerminalSize) -> None: ...
+
+    async def write_stdin(self, command_id: CommandId, data: bytes) -> None: ...
+
+    async def close_stdin(self, command_id: CommandId) -> None: ...
+
+    def read(self, path: str, offset: int = 0, length: int = -1) -> AbstractAsyncContextManager[FileReader]:
+        """Open a regular file for reading `length` bytes (-1: to the end) from `offset`."""
+        ...
+
+    async def write(
+        self, path: str, chunks: AsyncIterator[bytes], *, mode: int | None = None, create_only: bool = False
+    ) -> FileInfo:
+        """Replace a file with `chunks`, all or nothing, parents made. An iterator that raises leaves nothing behind."""
+        ...
+
+    def list(self, path: str) -> AsyncIterator[FileInfo]: ...
+
+    async def stat(self, path: str, *, follow: bool = True) -> FileInfo: ...
+
+    async def mkdir(self, path: str, *, parents: bool = True, mode: int = 0o755) -> FileInfo: ...
+
+    async def move(self, source: str, target: str, *, overwrite: bool = True) -> FileInfo: ...
+
+    async def remove(self, path: str, *, recursive: bool = False) -> int:
+        """Remove, never through a symlink; the number of entries removed."""
+        ...
+
+    def watch(
+        self, path: str, *, recursive: bool = False
+    ) -> AbstractAsyncContextManager[AsyncIterator[FileChange]]: ...
+
+    async def open_port(self, port: int) -> ByteStream:
+        """Connect to a TCP port on the loopback inside.
+
+        Raises:
+            GuestError: `refused`: nothing listens there.
+        """
+        ...
+
+
+class Provider(Protocol):
+    """A fleet that runs sandboxes. Every verb is idempotent on (id, generation); an older generation is a Conflict."""
+
+    name: str
+
+    async def capabilities(self) -> Capabilities: ...
+
+    async def create(self, spec: SandboxSpec) -> Placement:
+        """Make the sandbox and return when sbxd answers in it. The same (id, generation) again: the same answer.
+
+        A failed create leaves nothing behind.
+
+        Raises:
+            NotFound: Unknown template (the message lists the known ones).
+            Refused: The host cannot give what the spec asks for.
+            TooBusy: No room now.
+        """
+        ...
+
+    async def destroy(self, sandbox_id: SandboxId) -> None:
+        """End it, free everything, its files too. Unknown or already gone: success. The outputs of commands stay."""
+        ...
+
+    async def list(self) -> Sequence[Observed]:
+        """All sandboxes this provider holds anything of: running, half-made and dead ones."""
+        ...
+
+    def watch(self) -> AsyncIterator[Observed]:
+        """Sandboxes as they die. Best effort: `list` is the truth."""
+        ...
+
+    def guest(self, sandbox_id: SandboxId) -> Guest:
+        """The inside of a sandbox. Makes no call itself."""
+        ...
+
+    async def command_exits(self, command_ids: Sequence[CommandId]) -> dict[CommandId, Exit | None]:
+        """How these commands ended; None = still running. Commands the provider never heard of are left out."""
+        ...
+
+    def output(self, sandbox_id: SandboxId, command_id: CommandId, offset: int = 0) -> AsyncIterator[CommandEvent]:
+        """As `Guest.attach`, and also after the sandbox is gone."""
+        ...
+
+    async def templates(self) -> Sequence[TemplateState]: ...
+
+    def build_template(self, name: str) -> AsyncIterator[BuildProgress]:
+        """Build a template, or follow the build that runs; ends at once when it is ready.
+
+        Raises:
+            NotFound: No such template.
+            Refused: The build failed; the message has its last lines.
+        """
+        ...
+
+
+class Runtime(Protocol):
+    """An OCI runtime on this host. Called by the node alone; every verb has a deadline and may be called twice."""
+
+    name: str
+    shares_kernel: bool
+    needs_id_range: bool  # runs in a user namespace: the bundle carries a range of host ids, the layers are id-mapped
+
+    async def version(self) -> str: ...
+
+    async def probe(self) -> Probe:
+        """Boot a real, empty sandbox under a deadline. Never raises: what went wrong is in the probe."""
+        ...
+
+    async def start(self, bundle: Bundle) -> socket.socket:
+        """Create and start the sandbox; the host's end of its stdio socketpair (non-blocking).
+
+        Raises:
+            Refused: The runtime would not; the message has its own last words. Nothing is left behind.
+        """
+        ...
+
+    async def bridge(self, sandbox_id: SandboxId) -> socket.socket:
+        """Execute `sbxd bridge` in a running sandbox; a socket joined to its stdio. Closing it ends the bridge.
+
+        Raises:
+            SandboxGone: It does not run.
+        """
+        ...
+
+    async def running(self, sandbox_id: SandboxId) -> bool: ...
+
+    async def wait_dead(self, sandbox_id: SandboxId) -> Cause:
+        """Return when the sandbox has died, with why (`oom` told from `runtime_died`)."""
+        ...
+
+    async def delete(self, sandbox_id: SandboxId) -> None:
+        """Kill and remove all the runtime holds of it, cgroups included. Unknown: success."""
+        ...
+
+    async def list(self) -> set[SandboxId]:
+        """What the runtime knows of this instance, running or not."""
+        ...
+
+
+class Store(Protocol):
+    """The records. Each call is one transaction."""
+
+    async def add_account(self, account: Account, key: ApiKey) -> None: ...
+
+    async def get_account(self, account_id: AccountId) -> Account: ...
+
+    async def list_accounts(self) -> Sequence[Account]: ...
+
+    async def add_key(self, key: ApiKey) -> None: ...
+
+    async def find_key(self, secret_hash: bytes) -> ApiKey | None: ...
+
+    async def list_keys(self, account_id: AccountId) -> Sequence[ApiKey]: ...
+
+    async def delete_key(self, account_id: AccountId, key_id: KeyId) -> None:
+        """Raises NotFound."""
+        ...
+
+    async def add_sandbox(self, sandbox: Sandbox) -> None: ...
+
+    async def get_sandbox(self, sandbox_id: SandboxId) -> Sandbox:
+        """Raises NotFound. Knows no account: callers check the owner."""
+        ...
+
+    async def list_sandboxes(
+        self,
+        *,
+        account_id: AccountId | None = None,
+        states: Sequence[State] | None = None,
+        metadata: dict[str, str] | None = None,
+        limit: int | None = None,
+        before: SandboxId | None = None,
+    ) -> Sequence[Sandbox]:
+        """Newest first; `before` is the last id of the page before."""
+        ...
+
+    async def transition(
+        self,
+        sandbox: Sandbox,
+        event: Event,
+        *,
+        placement: Placement | None = None,
+        cause: Cause | None = None,
+        detail: str = "",
+    ) -> Sandbox:
+        """Move a sandbox: compare-and-set on (id, state, generation), an event row in the same transaction.
+
+        Raises:
+            Conflict: The record has moved meanwhile, or the table has no such move.
+        """
+        ...
+
+    async def add_command(self, command: Command) -> None: ...
+
+    async def get_command(self, command_id: CommandId) -> Command:
+        """Raises NotFound."""
+        ...
+
+    async def finish_command(
+        self, command_id: CommandId, *, status: CommandStatus, exit: Exit, at: datetime
+    ) -> Command:
+        """Record the end of a running command. Already ended: the first end stands and is returned."""
+        ...
+
+    async def list_commands(
+        self, *, sandbox_id: SandboxId | None = None, running: bool | None = None, limit: int | None = None
+    ) -> Sequence[Command]:
+        """Newest first."""
+        ...
+
+    async def busy_sandboxes(self, sandbox_ids: Sequence[SandboxId]) -> set[SandboxId]:
+        """Those of `sandbox_ids` with a running command (shown as `active`)."""
+        ...
+
+    async def ping(self) -> None:
+        """Raises Unavailable."""
+        ...
+
+    async def close(self) -> None: ...

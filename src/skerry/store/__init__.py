@@ -1,0 +1,1 @@
+"""The records, in SQLite. Enforces the transition table; decides nothing."""

@@ -1,0 +1,78 @@
+"""Commands on the wire (snake_case).
+
+Streams are server-sent events. `POST …/commands/stream` speaks the published client's dialect: `chunk` (base64 of both
+channels as they come), `error` (base64 of a message), `end` (the exit code). `GET /v1/commands/{id}/events?offset=n` is
+the native one: `stdout` and `stderr` (base64), `lost` (`{"offset","length"}`), `end` (a `CommandView` without output);
+every event's `id` is the output offset behind it, so that `Last-Event-ID` or `offset` resumes exactly.
+"""
+
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import ConfigDict, Field, StringConstraints, model_validator
+
+from skerry.model.command import CommandStatus
+from skerry.wire.base import Answer, Request
+from skerry.wire.sandboxes import Env
+
+Argument = Annotated[str, StringConstraints(max_length=131_072, pattern=r"^[^\x00]*$")]
+
+
+class RunCommand(Request):
+    """POST /v1/sandboxes/{id}/commands. Exactly one of `command` (a shell line) and `argv`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    command: str | None = Field(None, min_length=1, max_length=1_048_576, pattern=r"^[^\x00]*$")
+    argv: list[Argument] | None = Field(None, min_length=1, max_length=4096)
+    timeout_seconds: int | None = Field(None, ge=1)
+    working_directory: str | None = Field(None, min_length=1, max_length=4096, pattern=r"^/[^\x00]*$")
+    env: Env | None = None
+    user: str | None = Field(None, min_length=1, max_length=256)
+    # Text given to the command's standard input, which then ends. Left out: end of file at once.
+    stdin: str | None = Field(None, max_length=16_777_216)
+    run_async: bool = Field(False, alias="async")
+
+    @model_validator(mode="after")
+    def _one_of(self) -> "RunCommand":
+        if (self.command is None) == (self.argv is None):
+            raise ValueError("give exactly one of 'command' and 'argv'")
+        return self
+
+
+class CommandView(Answer):
+    """`completed` with any exit code; `failed` = could not be run or was killed (`signal`, `reason`); `timeout`.
+
+    `stdout` and `stderr` are text, bytes that are not UTF-8 replaced; then the exact bytes stand in `…_base64` too.
+    Each is cut at 1 MiB (`…_truncated`): `GET /v1/commands/{id}/output` has all that is kept. `lost_bytes` counts
+    output beyond the server's cap, which is not kept.
+    """
+
+    id: str
+    sandbox_id: str
+    command: str
+    status: CommandStatus
+    stdout: str = ""
+    stderr: str = ""
+    stdout_base64: str | None = None
+    stderr_base64: str | None = None
+    stdout_truncated: bool = False
+    stderr_truncated: bool = False
+    output_bytes: int = 0
+    lost_bytes: int = 0
+    exit_code: int | None = None
+    signal: int | None = None
+    reason: str | None = None
+    message: str | None = None
+    working_directory: str
+    timeout_seconds: int
+    duration_ms: int | None = None
+    started_at: datetime
+    completed_at: datetime | None = None
+
+
+class SignalCommand(Request):
+    """POST /v1/commands/{id}/signal."""
+
+    signal: int = Field(ge=1, le=64)
+    scope: str = Field("tree", pattern="^(tree|group|main)$")

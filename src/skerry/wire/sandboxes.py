@@ -1,0 +1,100 @@
+"""Sandboxes on the wire (snake_case)."""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import Field, StringConstraints
+
+from skerry.model.sandbox import NetworkMode
+from skerry.wire.base import Answer, Request
+
+EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,255}$")]
+EnvValue = Annotated[str, StringConstraints(max_length=131_072, pattern=r"^[^\x00]*$")]
+Env = Annotated[dict[EnvName, EnvValue], Field(max_length=512)]
+
+
+class CreateSandbox(Request):
+    """Everything left out takes the server's default; the answer reports what is in force."""
+
+    template: str | None = Field(None, min_length=1, max_length=200)
+    name: str | None = Field(None, min_length=1, max_length=200)
+    memory_mb: int | None = Field(None, ge=64)
+    cpu_millis: int | None = Field(None, ge=50, le=1_000_000)
+    disk_mb: int | None = Field(None, ge=64)
+    timeout_seconds: int | None = Field(None, ge=1)
+    network_mode: NetworkMode | None = None
+    env: Env | None = None
+    metadata: dict[str, Any] | None = None
+    model: dict[str, Any] | None = None
+    # Known to the published client, not yet supported: a value other than None or empty is refused by name.
+    startup_command: str | None = None
+    restore_from: str | None = None
+    snapshot_id: str | None = None
+    capabilities: list[str] | None = None
+
+
+class SandboxView(Answer):
+    """`status`: `creating`, `ready`, `active` (a command runs), `failed` (see `reason`), `destroying`, `destroyed`."""
+
+    id: str
+    name: str | None
+    status: str
+    reason: str | None = None
+    message: str | None = None
+    template: str
+    runtime: str | None
+    memory_mb: int
+    cpu_millis: int
+    disk_mb: int
+    timeout_seconds: int
+    network_mode: NetworkMode
+    env: dict[str, str]
+    startup_command: str | None = None
+    capabilities: list[str]
+    model: dict[str, Any] | None = None
+    metadata: dict[str, Any]
+    created_at: datetime
+    updated_at: datetime
+
+
+class ProbeView(Answer):
+    name: str
+    ok: bool
+    detail: str
+    remedy: str
+
+
+class CapabilitiesView(Answer):
+    """GET /v1/capabilities: what the machine behind this server can and cannot do."""
+
+    provider: str
+    runtime: str
+    runtime_version: str
+    shares_kernel: bool
+    network_modes: list[str]
+    keeps_memory: bool
+    disk_limit: str
+    probes: list[ProbeView]
+
+
+class TemplateView(Answer):
+    """`id` is the name for built-in templates."""
+
+    id: str
+    name: str
+    description: str
+    source_type: str
+    builtin: bool
+    status: str
+    digest: str | None
+    size_bytes: int
+    error: str | None
+
+
+class MeView(Answer):
+    """GET /v1/me."""
+
+    id: str
+    email: str | None
+    name: str
+    plan: str
