@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from skerry.sdk import *
+    from skerry.sdk import *  # noqa: F403 — the names are listed once, there
 
 __version__ = "0.1.0"
 

@@ -72,6 +72,11 @@ class Config(BaseModel):
         return self.home / "node"
 
     @property
+    def sbxd(self) -> Path:
+        """The static binary that is mounted into each sandbox. The bootstrap script builds it."""
+        return self.home / "bin" / "sbxd"
+
+    @property
     def pool_dir(self) -> Path:
         """Where the btrfs pool is mounted."""
         return self.home / "pool"
