@@ -73,7 +73,7 @@ class Config(BaseModel):
 
     @property
     def sbxd(self) -> Path:
-        """The static binary that is mounted into each sandbox. The bootstrap script builds it."""
+        """The daemon for the inside, as built by `up`. Every user of the host may read and execute it."""
         return self.home / "bin" / "sbxd"
 
     @property
@@ -83,7 +83,7 @@ class Config(BaseModel):
 
     @property
     def database_url(self) -> str:
-        return f"sqlite:///{self.home / 'api' / 'skerry.db'}"
+        return f"sqlite+aiosqlite:///{self.home / 'api' / 'skerry.db'}"
 
 
 def load(overrides: Mapping[str, object] | None = None, environ: Mapping[str, str] = os.environ) -> Config:
