@@ -198,7 +198,6 @@ async def test_too_many_files_stop_a_sandbox_until_it_removes_some(layers: Layer
     assert caught.value.errno == errno.EDQUOT
     for number in range(1000):
         (rootfs.workspace / f"f{number}").unlink()
-    print(layers.pool.trees.inodes([layers.pool.sandboxes / sandbox_id / p for p in ("layer", "workspace")], 5000))
     assert await layers.enforce_inodes() == set()
     (rootfs.root / "one-more").touch()
 

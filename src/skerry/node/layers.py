@@ -254,7 +254,7 @@ class Layers:
         trees, home = self.pool.trees, self._home(sandbox_id)
         if self._limits.get(sandbox_id) != limits or not home.exists():
             return
-        over = trees.inodes([home / part for part in _PARTS], limits.inodes + 1) > limits.inodes
+        over = trees.has_more_inodes([home / part for part in _PARTS], limits.inodes)
         if over and sandbox_id not in self._clamped:
             trees.limit(sandbox_id, 1)
             self._clamped.add(sandbox_id)

@@ -92,11 +92,19 @@ def usage_bytes(pool: Path, group: int, kind: str) -> int:
         return 0
 
 
-def remove(fd: int, group: int) -> None:
-    """Remove a group, whatever is in it. Unknown: nothing happens."""
-    for member in _members(fd, group):
-        _forgiving(fd, _QGROUP_ASSIGN, struct.pack("=QQQ", 0, member, group))
-    _forgiving(fd, _QGROUP_CREATE, struct.pack("=QQ", 0, group))
+def remove(fd: int, groups: list[int]) -> list[int]:
+    """Remove groups, whatever is in them; those that a full file system would not let go. Unknown: nothing happens."""
+    left: list[int] = []
+    for group in groups:
+        try:
+            for member in _members(fd, group):
+                _forgiving(fd, _QGROUP_ASSIGN, struct.pack("=QQQ", 0, member, group))
+            _forgiving(fd, _QGROUP_CREATE, struct.pack("=QQ", 0, group))
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            left.append(group)
+    return left
 
 
 def _members(fd: int, group: int) -> list[int]:
@@ -117,7 +125,7 @@ def remove_stale(fd: int, subvolumes: list[int]) -> list[int]:
         try:
             fcntl.ioctl(fd, _QGROUP_CREATE, struct.pack("=QQ", 0, subvolume))
         except OSError as error:
-            if error.errno == errno.EBUSY:
+            if error.errno in (errno.EBUSY, errno.ENOSPC):
                 left.append(subvolume)
             elif error.errno not in _NOT_THERE:
                 raise

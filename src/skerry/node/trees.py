@@ -30,8 +30,8 @@ class Trees(Protocol):
 
     def usage_bytes(self, paths: list[Path], owner: str) -> int: ...
 
-    def inodes(self, paths: list[Path], most: int) -> int:
-        """How many files the trees hold together; `most` may stand for any number up to it."""
+    def has_more_inodes(self, paths: list[Path], most: int) -> bool:
+        """Whether the trees hold more than `most` files and directories together. Where that is not known: no."""
         ...
 
     def remove(self, paths: list[Path], owner: str) -> None:
@@ -60,6 +60,7 @@ class BtrfsTrees:
         self._pool = pool
         self._base = pool / "images" / ".base"
         self._stale: list[int] = []
+        self._owed: list[int] = []
 
     def make(self, paths: list[Path], owner: str, limit_bytes: int) -> None:
         group = None
@@ -81,16 +82,16 @@ class BtrfsTrees:
             return sum(disk_usage(path) for path in paths)
         return quota.usage_bytes(self._pool, quota.group_of(owner), self.disk_limit)
 
-    def inodes(self, paths: list[Path], most: int) -> int:
+    def has_more_inodes(self, paths: list[Path], most: int) -> bool:
         # Numbers are never given twice, so the highest one bounds the count; a walk is needed by few.
         share = most // len(paths)
         if not any(self._has_inode_from(path, btrfs.FIRST_INODE + share) for path in paths):
-            return most
+            return False
         count = 0
         for path in paths:
             with btrfs.opened(path) as fd:
                 count += btrfs.count_inodes(fd, most - count)
-        return count
+        return count > most
 
     def _has_inode_from(self, path: Path, least: int) -> bool:
         with btrfs.opened(path) as fd:
@@ -99,8 +100,10 @@ class BtrfsTrees:
     def remove(self, paths: list[Path], owner: str) -> None:
         with btrfs.opened(self._pool) as fd:
             # The group first: at its limit even a removal may see EDQUOT.
-            quota.remove(fd, quota.group_of(owner))
+            owed = quota.remove(fd, [*self._owed, quota.group_of(owner)])
             deleted = [number for path in paths for number in btrfs.delete_subvolume(path)]
+            # A full file system lets subvolumes go first; what does not go even then is tried at the next removal.
+            self._owed = quota.remove(fd, owed)
             self._stale = quota.remove_stale(fd, self._stale + deleted)
 
     def make_image(self, path: Path) -> None:
@@ -138,8 +141,8 @@ class PlainTrees:
     def usage_bytes(self, paths: list[Path], owner: str) -> int:
         return sum(disk_usage(path) for path in paths)
 
-    def inodes(self, paths: list[Path], most: int) -> int:
-        return 0
+    def has_more_inodes(self, paths: list[Path], most: int) -> bool:
+        return False
 
     def remove(self, paths: list[Path], owner: str) -> None:
         for path in paths:
