@@ -2,8 +2,8 @@
 
 A call is OPEN (JSON with `op`) from the client; then DATA, EOF and CONTROL from the client and DATA, EOF and EVENT from
 the server, as the op has it; then CLOSE from the server, with the result or an error. Frames are those of
-`sbxd/PROTOCOL.md`, always on stream 1. There is no credit: the socket's buffers are the flow control, since nothing else
-shares the connection. A client that gives a call up closes the connection.
+`sbxd/PROTOCOL.md`, always on stream 1. There is no credit: the socket's buffers are the flow control, since nothing
+else shares the connection. A client that gives a call up closes the connection.
 
 Both ends are processes of one host and one version. It knows framing and back pressure, and no op.
 """
@@ -129,7 +129,7 @@ class CallConnection(asyncio.BufferedProtocol):
                 at += wanted
 
     def _wanted(self, beginning: memoryview | bytearray) -> int:
-        """How many bytes from here on are to be had before anything can be done; of a DATA frame the header is enough."""
+        """How many bytes are to be had before anything can be done; of a DATA frame the header is enough."""
         if len(beginning) < HEADER_BYTES:
             return HEADER_BYTES
         length, type, channel, reserved, stream = _HEADER.unpack_from(beginning)

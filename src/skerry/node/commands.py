@@ -6,18 +6,20 @@ stop nothing here.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import replace
+from typing import cast
 
 import structlog
 
-from skerry.guest.commands import Commands
-from skerry.model.command import CommandCause, ExecSpec, Exit, Lost, Output, TerminalSize
+from skerry.guest.sbxd_guest import SbxdGuest
+from skerry.model.command import CommandCause, CommandEvent, ExecSpec, Exit, Lost, Output, TerminalSize
 from skerry.model.errors import NotFound, SkerryError
 from skerry.model.ids import CommandId, SandboxId
 from skerry.node.exits import Exits, Forget
 from skerry.node.spool import Spool, Writer
+from skerry.node.tasks import spawn
 
 SIGKILL = 9
 
@@ -30,13 +32,13 @@ class Runner:
     def __init__(
         self,
         sandbox_id: SandboxId,
-        commands: Commands,
+        guest: SbxdGuest,
         spool: Spool,
         exits: Exits,
         oom_kills: Callable[[], Awaitable[int]],
     ) -> None:
         self._sandbox_id = sandbox_id
-        self._commands = commands
+        self._guest = guest
         self._spool = spool
         self._exits = exits
         self._oom_kills = oom_kills
@@ -53,12 +55,12 @@ class Runner:
             writer = self._spool.start(self._sandbox_id, spec.id)
             started = self._starting[spec.id] = asyncio.get_running_loop().create_future()
             # A task of its own: the caller may go at any moment, and the command must still have its reader.
-            group.create_task(self._run(spec, writer, started), name="command")
+            spawn(group, self._run(spec, writer, started), "command")
         await asyncio.shield(started)
 
     async def _run(self, spec: ExecSpec, writer: Writer, started: asyncio.Future[None]) -> None:
         try:
-            await self._commands.exec(spec)
+            await self._guest.exec(spec)
         except SkerryError as error:
             self._spool.discard(spec.id)
             started.set_exception(error)
@@ -74,16 +76,17 @@ class Runner:
 
     async def resume(self, group: asyncio.TaskGroup) -> None:
         """After a reconnect: go on with every command that sbxd has, from where its spool ends."""
-        inside = {command.id: command for command in await self._commands.list()}
+        self._oom_seen = await self._oom_kills()
+        inside = {command.id for command in await self._guest.commands()}
         for command_id in inside:
             live = self._spool.live(command_id)
             if live is None and self._ended(command_id):
-                await self._commands.forget(command_id)
+                await self._guest.forget(command_id)
                 continue
             with suppress(NotFound):  # an id that is none of ours: whoever owns sbxd may list anything
                 writer = self._spool.start(self._sandbox_id, command_id)
                 if writer.sandbox_id == self._sandbox_id and writer.exit is None:
-                    group.create_task(self._pump(command_id, writer), name="command")
+                    spawn(group, self._pump(command_id, writer), "command")
         for command_id, writer in self._spool.live_of(self._sandbox_id).items():
             if command_id not in inside and writer.exit is None:
                 self._end(command_id, writer, _unknown_end(writer, "sbxd knows it no more"), None)
@@ -97,7 +100,8 @@ class Runner:
     async def _pump(self, command_id: CommandId, writer: Writer) -> None:
         """Move a command's output from sbxd to the spool until its end. Asking for more acknowledges what came."""
         try:
-            async with aclosing(self._commands.attach(command_id, writer.end)) as events:
+            attached = cast(AsyncGenerator[CommandEvent], self._guest.attach(command_id, writer.end))
+            async with aclosing(attached) as events:
                 async for event in events:
                     if isinstance(event, Output):
                         await writer.append(event.channel, event.data)
@@ -105,7 +109,7 @@ class Runner:
                         writer.lost(event.offset + event.length)
                     else:
                         exit = await self._explained(event)
-                        self._end(command_id, writer, exit, self._commands.forget)
+                        self._end(command_id, writer, exit, self._guest.forget)
         except NotFound:
             self._end(command_id, writer, _unknown_end(writer, "sbxd knows it no more"), None)
         except SkerryError as error:
@@ -122,10 +126,6 @@ class Runner:
         detail = "The sandbox's memory limit was reached and the kernel killed the command." if grew else ""
         return replace(exit, cause=cause, detail=detail)
 
-    def gone(self, oom: bool, detail: str) -> None:
-        """The sandbox is dead: end everything that ran in it."""
-        end_all(self._sandbox_id, self._spool, self._exits, oom=oom, detail=detail)
-
     def _end(self, command_id: CommandId, writer: Writer, exit: Exit, forget: Forget | None) -> None:
         if writer.exit is None:
             writer.finish(replace(exit, offset=writer.end))
@@ -135,23 +135,23 @@ class Runner:
 
     async def signal(self, command_id: CommandId, signal: int, scope: str) -> None:
         if await self._runs(command_id):
-            await self._commands.signal(command_id, signal, scope)
+            await self._guest.signal(command_id, signal, scope)
 
     async def kill(self, command_id: CommandId) -> None:
         if await self._runs(command_id):
-            await self._commands.control(command_id, {"kill": True})
+            await self._guest.kill(command_id)
 
     async def resize(self, command_id: CommandId, size: TerminalSize) -> None:
         if await self._runs(command_id):
-            await self._commands.resize(command_id, size)
+            await self._guest.resize(command_id, size)
 
     async def write_stdin(self, command_id: CommandId, data: bytes) -> None:
         if await self._runs(command_id):
-            await self._commands.write_stdin(command_id, data)
+            await self._guest.write_stdin(command_id, data)
 
     async def close_stdin(self, command_id: CommandId) -> None:
         if await self._runs(command_id):
-            await self._commands.close_stdin(command_id)
+            await self._guest.close_stdin(command_id)
 
     async def _runs(self, command_id: CommandId) -> bool:
         self._spool.check_owner(command_id, self._sandbox_id)
@@ -169,7 +169,14 @@ def end_all(sandbox_id: SandboxId, spool: Spool, exits: Exits, *, oom: bool, det
             exits.keep(command_id, None)
 
 
+def end_orphans(spool: Spool, exits: Exits) -> None:
+    """End commands that have output, no end, and no sandbox that still knows them."""
+    for command_id, sandbox_id in list(spool.unfinished()):
+        writer = spool.start(sandbox_id, command_id)
+        writer.finish(_unknown_end(writer, "Its sandbox died while the node was down."))
+        exits.keep(command_id, None)
+
+
 def _unknown_end(writer: Writer, detail: str, cause: CommandCause = CommandCause.SANDBOX_GONE) -> Exit:
     duration_ms = max(0, round((time.time() - writer.started_at_s) * 1000))
     return Exit(None, None, False, writer.end, duration_ms, cause, detail)
-

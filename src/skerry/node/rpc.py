@@ -117,7 +117,7 @@ class Server:
                 answer = await self._handler(op)(Call(connection, ask)) or {}
             except SkerryError as error:
                 answer = {"error": error_to(error)}
-            except Exception as error:  # noqa: BLE001 - the process loop: a bug in one call must not end the node
+            except Exception as error:
                 log.exception("call failed", op=op)
                 what = f"The node failed in '{op}' ({type(error).__name__}). Its log has the details."
                 answer = {"error": error_to(SkerryError(what, code="internal"))}
@@ -130,7 +130,9 @@ class Server:
         try:
             return self._ops[op]
         except KeyError:
-            raise Invalid(f"The node knows no op '{op}'. API and node are of different versions: restart both.") from None
+            raise Invalid(
+                f"The node knows no op '{op}'. API and node are of different versions: restart both."
+            ) from None
 
     def joined(self, connection: "_Served") -> None:
         self._connections.add(connection)
@@ -165,7 +167,7 @@ class _Served(CallConnection):
             await self._server.serve(self)
         except Unavailable:
             pass  # the client went while it was being answered
-        except Exception:  # noqa: BLE001 - an exception here would end the task group, and with it the node
+        except Exception:
             log.exception("connection failed")
             self.abort()
 

@@ -281,8 +281,8 @@ class Spool:
             raise _unknown(command_id) from error
         return SandboxId(told["sandbox"]), exit_from(told["exit"])
 
-    def unfinished(self) -> Iterator[tuple[CommandId, SandboxId, int]]:
-        """Commands with output and without an end that nobody writes: (command, sandbox, bytes kept)."""
+    def unfinished(self) -> Iterator[tuple[CommandId, SandboxId]]:
+        """Commands with output and without an end that nobody writes, with their sandbox."""
         for entry in sorted(self._directory.iterdir()):
             command_id = CommandId(entry.name)
             if command_id in self._live or not is_id(entry.name, "cmd") or (entry / "exit.json").exists():
@@ -291,7 +291,7 @@ class Spool:
                 with (entry / "index").open("rb") as index:
                     magic, owner, _ = _HEADER.unpack(index.read(_HEADER.size))
                 if magic == _MAGIC:
-                    yield command_id, SandboxId(owner.rstrip(b"\0").decode("ascii")), (entry / "output").stat().st_size
+                    yield command_id, SandboxId(owner.rstrip(b"\0").decode("ascii"))
 
     def sweep(self, now_s: float) -> int:
         """Remove what ended longer ago than outputs are kept, and what has neither output nor end; how many. Blocks."""

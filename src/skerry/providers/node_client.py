@@ -1,7 +1,7 @@
 """The client side of the node's socket: a pool of connections, one call at a time on each.
 
-Knows framing, deadlines and errors; `local.py` and `local_guest.py` know the ops. Never retries: each error says whether
-trying again makes sense.
+Knows framing, deadlines and errors; `local.py` and `local_guest.py` know the ops. Never retries: each error says
+whether trying again makes sense.
 """
 
 import asyncio
