@@ -202,6 +202,10 @@ class CommandLine:
         killed = self._reaper.exit_code(pid) in (None, -signal.SIGKILL)
         return Cause.OOM if killed and self._cgroups.oom_kills(sandbox_id) > 0 else Cause.RUNTIME_DIED
 
+    async def oom_kills(self, sandbox_id: SandboxId) -> int:
+        """How often the kernel has killed for the sandbox's memory limit. 0 when it is gone."""
+        return self._cgroups.oom_kills(sandbox_id)
+
     async def delete(self, sandbox_id: SandboxId) -> None:
         """Kill and remove all the runtime holds of it, cgroups included. Unknown: success.
 
