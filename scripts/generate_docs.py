@@ -1,4 +1,4 @@
-"""Writes what is documented by the code itself: docs/configuration.md and docs/openapi.json. `--check` only compares."""
+"""Writes the pages that the code itself documents: docs/configuration.md, docs/openapi.json. `--check` compares."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""One instance on this host, seen from outside: whether it runs, where it listens, which key opens it. Makes nothing."""
+"""One instance on this host, seen from outside: whether it runs, where, and which key opens it. Makes nothing."""
 
 import fcntl
 import os

@@ -13,6 +13,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 from skerry import instance, logs, supervisor
 from skerry.config import Config, load

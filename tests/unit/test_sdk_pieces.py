@@ -4,6 +4,7 @@ import base64
 import json
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,7 @@ STREAM = (
 def test_events_are_the_same_in_whatever_pieces_they_arrive(cuts: list[int]) -> None:
     edges = [0, *sorted(cuts), len(STREAM)]
     follower = Follower(0)
-    seen = [e for start, end in zip(edges, edges[1:], strict=False) for e in follower.take(STREAM[start:end])]
+    seen = [e for start, end in pairwise(edges) for e in follower.take(STREAM[start:end])]
     assert seen == [Output("stdout", b"\x00one", 4), Lost(4, 6), Output("stderr", b"\xfftwo", 14)]
     assert (follower.offset, follower.ended().exit_code) == (14, 0)
 

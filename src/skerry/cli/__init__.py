@@ -1,1 +1,1 @@
-"""The command line. One module a noun; stands on the client, and on `skerry.serve` only to start or examine a server."""
+"""The command line. Stands on the client, and on `skerry.serve` only to start or examine a server."""

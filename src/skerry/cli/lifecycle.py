@@ -121,9 +121,8 @@ def _stop(here: "Config", pid: int) -> None:
     deadline = time.monotonic() + DOWN_S
     while instance.running_pid(here) == pid:
         if time.monotonic() > deadline:
-            raise DeadlineExceeded(
-                f"Process {pid} did not end within {DOWN_S:.0f} s. Look at {instance.log_file(here)}, then: kill -9 {pid}"
-            )
+            log = instance.log_file(here)
+            raise DeadlineExceeded(f"Process {pid} did not end within {DOWN_S:.0f} s. See {log}, then: kill -9 {pid}")
         time.sleep(0.05)
 
 
