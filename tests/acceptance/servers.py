@@ -75,7 +75,7 @@ class Server:
                 cwd="/",
             )
         eventually("the server says where it listens", self._listening, within_s=READY_S)
-        with self.client() as client:
+        with self.client(timeout_s=3, retries=0) as client:
             eventually("the server answers", lambda: _answers(client), within_s=READY_S)
 
     def stop(self) -> None:
@@ -100,7 +100,7 @@ class Server:
     def restarted(self, part: str, old: int) -> None:
         """Wait until `part` has another pid than `old`, and the server answers."""
         eventually(f"{part} is started again", lambda: self._pids().get(part, old) != old, within_s=READY_S)
-        with self.client() as client:
+        with self.client(timeout_s=3, retries=0) as client:
             eventually("the server answers again", lambda: _answers(client), within_s=READY_S)
 
     def pid(self, part: str) -> int:

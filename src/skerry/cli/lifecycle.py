@@ -67,10 +67,12 @@ def up(
     quiet = output is Format.JSON
     with step("start the server", steps, quiet=quiet) as one:
         one.note = _start(here)
-        server = Skerry(instance.url(here), instance.key(here))
-        capabilities = _wait_ready(here, server)
+        url, key = instance.url(here), instance.key(here)
+        # Short patience: the socket takes connections from the first moment, long before anybody answers.
+        with Skerry(url, key, timeout_s=3, retries=0) as impatient:
+            capabilities = _wait_ready(here, impatient)
         one.note += f", {capabilities.runtime} {capabilities.runtime_version}".rstrip()
-    with server:
+    with Skerry(url, key) as server:
         _build(server, here.default_template, steps, quiet=quiet)
         if demo:
             run_demo(server, steps, quiet=quiet)
