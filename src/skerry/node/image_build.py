@@ -24,6 +24,7 @@ from skerry.node.declarations import Declaration, WheelFile
 PUBLIC_MIRROR = "http://deb.debian.org"
 
 _DEADLINE_S = 1800.0
+_GRACE_S = 10.0
 _LAST_LINES = 15
 _DOCUMENTATION = ("/usr/share/man/*", "/usr/share/info/*", "/usr/share/locale/*", "/usr/share/doc/*")
 
@@ -81,7 +82,7 @@ def _mmdebstrap(declaration: Declaration, root: Path, mirror: str) -> list[str]:
         "mmdebstrap", "--verbose", "--mode=root", "--variant=minbase", "--format=directory", f"--keyring={keyring}",
         '--aptopt=APT::Install-Recommends "false"',
         *(f"--dpkgopt={option}" for option in options),
-        f"--include={','.join(declaration.packages)}",
+        *(f"--include={package}" for package in declaration.packages),
         suite, os.fspath(root), *sources(suite, mirror),
     ]  # fmt: skip
 
@@ -120,12 +121,20 @@ async def run_tool(argv: list[str], on_line: Callable[[str], None]) -> None:
         code = await process.wait()
     finally:
         if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
-            await process.wait()
+            await _end(process)
     if code:
         why = "took too long" if code in (124, 137) else f"ended with {code}"
         raise Refused(f"{argv[0]} {why}. Its last lines:\n" + "\n".join(last))
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Ask the program's group to end, which lets it unmount what it mounted; insist after a while."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), _GRACE_S)
+            return
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:

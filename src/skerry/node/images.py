@@ -129,21 +129,33 @@ class Images:
         return TemplateState(name, text, TemplateStatus.FAILED, error=build.error.message)
 
     async def _run(self, declaration: Declaration, build: _Build) -> None:
-        name, home = declaration.name, self._home(declaration)
+        name = declaration.name
+        error: SkerryError | None = Refused(f"Building '{name}' was ended before it was done.", code="build_ended")
+        try:
+            await self._make(declaration, build)
+            error = None
+        except SkerryError as caught:
+            error = caught
+        except OSError as caught:
+            error = Refused(f"Building '{name}' failed: {caught}.")
+        finally:
+            # Told last: who hears of the end finds nothing half-made.
+            if error is None:
+                del self._builds[name]
+            build.error = error
+            build.tell(BuildProgress(name, 1.0, "ready") if error is None else build.progress)
+
+    async def _make(self, declaration: Declaration, build: _Build) -> None:
+        home = self._home(declaration)
         unfinished = home.with_name(home.name + _HALF_MADE)
 
         def report(fraction: float, line: str) -> None:
-            build.tell(BuildProgress(name, max(fraction, build.progress.fraction), line))
+            build.tell(BuildProgress(declaration.name, max(fraction, build.progress.fraction), line))
 
         try:
             await asyncio.to_thread(self._begin, unfinished)
             await build_root(declaration, unfinished / "root", self._config.mirror, report)
             await asyncio.to_thread(self._finish, declaration, unfinished, home)
-            report(1.0, "ready")
-            del self._builds[name]
-        except (SkerryError, OSError) as error:
-            build.error = error if isinstance(error, SkerryError) else Refused(f"Building '{name}' failed: {error}.")
-            build.tell(build.progress)
         finally:
             await asyncio.shield(asyncio.to_thread(self._discard, unfinished))
 
