@@ -46,6 +46,10 @@ class Trees(Protocol):
         """Make it read-only for good."""
         ...
 
+    def remove_image(self, path: Path) -> None:
+        """Remove a template's tree, sealed or not. No such path: nothing happens."""
+        ...
+
 
 # Inodes of a layer are numbered from 256 up, a template's from here: an overlay shows the numbers of both as they are,
 # and programs take two files of one number for one ("'a' and 'b' are the same file").
@@ -125,6 +129,9 @@ class BtrfsTrees:
     def seal_image(self, path: Path) -> None:
         btrfs.set_readonly(path, True)
 
+    def remove_image(self, path: Path) -> None:
+        btrfs.delete_subvolume(path)
+
 
 class PlainTrees:
     """Directories on any file system: no limit of disk or files, removal in the time the files take."""
@@ -153,6 +160,9 @@ class PlainTrees:
 
     def seal_image(self, path: Path) -> None:
         """Nothing to do: an overlay never writes below."""
+
+    def remove_image(self, path: Path) -> None:
+        remove_tree(path)
 
 
 def disk_usage(path: Path) -> int:
