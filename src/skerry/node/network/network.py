@@ -107,7 +107,7 @@ class Network:
                 await self._in_thread(self._attach_none, sandbox_id, self._indices.get(sandbox_id))
                 self._indices.pop(sandbox_id, None)
             else:
-                await self._in_thread(self._attach_bridge, sandbox_id, self._index(sandbox_id))
+                await self._attach_with_address(sandbox_id)
         return path
 
     async def detach(self, sandbox_id: SandboxId) -> None:
@@ -121,7 +121,7 @@ class Network:
         """All sandboxes there is anything of: a namespace or a link."""
         return await self._in_thread(self._found)
 
-    def resolv_conf(self, mode: NetworkMode | str) -> str:
+    async def resolv_conf(self, mode: NetworkMode | str) -> str:
         """The text of /etc/resolv.conf inside. Under `none` it names no server: programs then ask loopback only."""
         if NetworkMode(mode) is NetworkMode.NONE:
             return "# This sandbox has no network.\n"
@@ -130,6 +130,11 @@ class Network:
     async def probes(self) -> Sequence[Probe]:
         """What of this host's network works. Changes nothing; works before `open`."""
         return await self._in_thread(probes.run, self._instance, self._servers)
+
+    @property
+    def name_server_pid(self) -> int:
+        """The process that answers sandboxes' questions for names; 0 while there is none."""
+        return self._names.pid if self._names is not None else 0
 
     # ── in the event loop ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -151,6 +156,16 @@ class Network:
 
     def _lock(self, sandbox_id: SandboxId) -> asyncio.Lock:
         return self._locks.setdefault(sandbox_id, asyncio.Lock())
+
+    async def _attach_with_address(self, sandbox_id: SandboxId) -> None:
+        known = sandbox_id in self._indices
+        index = self._index(sandbox_id)
+        try:
+            await self._in_thread(self._attach_bridge, sandbox_id, index)
+        except Refused:
+            if not known:
+                del self._indices[sandbox_id]
+            raise
 
     def _index(self, sandbox_id: SandboxId) -> int:
         """The sandbox's index, given out in a circle: an address rests as long as possible before it is used again."""
@@ -255,13 +270,16 @@ class Network:
             raise Refused(f"No network namespace could be made for the sandbox: {error}.") from error
 
     def _attach_bridge(self, sandbox_id: SandboxId, index: int) -> None:
-        fresh = not netns.is_bound(self._directory / sandbox_id)
+        path, name = self._directory / sandbox_id, self._plan.interface(index)
+        new_namespace, new_link = not netns.is_bound(path), not links.exists(name)
         try:
             self._forward_from_new_uplinks()
             self._connect(sandbox_id, index)
         except (OSError, Refused) as error:
-            if fresh:
-                self._remove(sandbox_id, index)
+            if new_link:
+                links.delete(name)
+            if new_namespace:
+                netns.remove(path)
             raise Refused(f"The network of the sandbox could not be made: {error}.") from error
 
     def _connect(self, sandbox_id: SandboxId, index: int) -> None:
@@ -272,10 +290,12 @@ class Network:
             netns.create(path, sysctl.no_ipv6_on_new_links)
         elif links.exists(name) and netns.inside(path, lambda: links.repair_inner_end(self._plan, index)):
             links.repair_host_end(self._plan, index)
+            netns.settle_link(name)
             return
         links.delete(name)
         links.connect(self._plan, index, sandbox_id, path)
         netns.inside(path, lambda: links.repair_inner_end(self._plan, index))
+        netns.settle_link(name)
 
     def _forward_from_new_uplinks(self) -> None:
         """The host may have moved to another network since (another cable, Wi-Fi, a VPN)."""
