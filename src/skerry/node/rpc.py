@@ -108,8 +108,10 @@ class Server:
     async def serve(self, connection: CallConnection) -> None:
         """Answer the calls of one connection until it ends."""
         while (received := await connection.receive()) is not None:
+            if received[0] in (FrameType.DATA, FrameType.EOF):
+                continue  # the rest of a call that failed before its client had sent everything
             if received[0] != FrameType.OPEN:
-                break  # the rest of a call that has failed, or nonsense: the client opens another connection
+                break
             op = "?"
             try:
                 ask = decode_json(received[2])

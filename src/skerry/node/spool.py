@@ -244,9 +244,11 @@ class Spool:
         return self._ended(command_id)[1]
 
     async def follow(
-        self, sandbox_id: SandboxId, command_id: CommandId, offset: int = 0
+        self, sandbox_id: SandboxId, command_id: CommandId, offset: int = 0, *, follow: bool = True
     ) -> AsyncIterator[CommandEvent]:
         """The output from `offset` on, as it comes, then the Exit. Any number at once; a slow one holds up nobody.
+
+        Without `follow` only what there is now, and no Exit when it still runs.
 
         Raises:
             NotFound: This sandbox has, or had, no such command, or its output is no longer kept.
@@ -262,9 +264,11 @@ class Spool:
                 kept = writer.kept if writer else None
                 while (batch := await reader.next(kept)) is not None:
                     yield batch
-                if ended is not None and (writer is None or writer.kept == kept):
+                if ended is not None:
                     break
-                if writer is not None and writer.kept == kept and writer.exit is ended:
+                if not follow:
+                    return
+                if writer is not None and writer.kept == kept and writer.exit is None:
                     await writer.changed()
             if ended.offset > reader.offset:
                 yield Lost(reader.offset, ended.offset - reader.offset)

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 from skerry.guest import shapes
 from skerry.model.command import CommandEvent, ExecSpec, Lost, Output, TerminalSize
-from skerry.model.errors import Invalid, ProtocolError, Unavailable
+from skerry.model.errors import Invalid, ProtocolError
 from skerry.model.files import FileChange, FileInfo
 from skerry.model.ids import CommandId, SandboxId
 from skerry.providers.node_client import NodeCall, NodeClient
@@ -78,15 +78,15 @@ class LocalGuest:
     async def _stdin(self, command_id: CommandId, data: bytes, *, close: bool) -> None:
         ask = {"sandbox": self._sandbox_id, "command": command_id, "close": close}
         async with await self._client.open("stdin", ask) as call:
-            await _send(call, data)
-            await call.send_eof()
+            if await _send(call, data):
+                await call.send_eof()
             # A command may take its time to read: no deadline but the caller's own.
             await call.result(None)
 
     # -- files -------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def read(self, path: str, offset: int = 0, length: int = -1) -> AsyncIterator["LocalFile"]:
+    async def read(self, path: str, offset: int = 0, length: int = -1) -> AsyncGenerator["LocalFile"]:
         ask = {"sandbox": self._sandbox_id, "path": path, "offset": offset, "length": length}
         async with await self._client.open("read", ask) as call:
             yield LocalFile(shapes.info_from(await call.event()), call)
@@ -128,7 +128,7 @@ class LocalGuest:
         return int((await self._client.ask("remove", ask, deadline_s=STALL_S))["removed"])
 
     @asynccontextmanager
-    async def watch(self, path: str, *, recursive: bool = False) -> AsyncIterator[AsyncIterator[FileChange]]:
+    async def watch(self, path: str, *, recursive: bool = False) -> AsyncGenerator[AsyncIterator[FileChange]]:
         ask = {"sandbox": self._sandbox_id, "path": path, "recursive": recursive}
         async with await self._client.open("watch", ask) as call:
             await call.event()
@@ -180,8 +180,7 @@ class LocalPort:
         return told[1]
 
     async def send(self, data: bytes) -> None:
-        if not await _send(self._call, data):
-            raise Unavailable("The other side has closed the connection.")
+        await self._call.send(data)
 
     async def send_eof(self) -> None:
         await self._call.send_eof()

@@ -162,8 +162,9 @@ class NodeCall:
         return result
 
     @property
-    def ended(self) -> bool:
-        return self._connection is None
+    def answered(self) -> bool:
+        """The node has sent something that was not taken yet, or has ended the call."""
+        return self._connection is None or not self._connection.quiet
 
     async def send(self, data: bytes) -> None:
         """Send bytes. Raises the call's own error when the node has ended it meanwhile."""
