@@ -47,7 +47,11 @@ void info_put(struct buf *b, const char *path, const struct stat *st, const char
     json_number(b, "mode", st->st_mode & 07777);
     json_number(b, "uid", st->st_uid);
     json_number(b, "gid", st->st_gid);
-    json_number(b, "mtime_ns", st->st_mtim.tv_sec * 1000000000LL + st->st_mtim.tv_nsec);
+    int64_t mtime_ns; /* anybody inside can set a time that does not fit */
+    if (__builtin_mul_overflow((int64_t)st->st_mtim.tv_sec, 1000000000, &mtime_ns) ||
+        __builtin_add_overflow(mtime_ns, (int64_t)st->st_mtim.tv_nsec, &mtime_ns))
+        mtime_ns = st->st_mtim.tv_sec < 0 ? INT64_MIN : INT64_MAX;
+    json_number(b, "mtime_ns", mtime_ns);
     if (target) json_string(b, "target", target);
 }
 

@@ -17,11 +17,13 @@
 #include "keeping.h"
 #include "tree.h"
 
-enum { SPARES = 2, MOST_SPARES = 4, SWEEP_MS = 5, KEEP_SHARED = 65536 };
+enum { SPARES = 2, MOST_SPARES = 16, SWEEP_MS = 5, KEEP_SHARED = 65536 };
+static const int64_t UNUSED_NS = 10000000000;
 
 static struct keeper *keepers;
 static keeper_news *tell;
 static int free_count;
+static int64_t last_taken_ns;
 static struct timer sweeper;
 
 static void clear_run(struct run *r) {
@@ -108,25 +110,6 @@ static bool keeper_fork(void) {
     return true;
 }
 
-void keepers_init(keeper_news *told) {
-    tell = told;
-    keepers_refill();
-}
-
-void keepers_refill(void) {
-    while (free_count < SPARES && keeper_fork()) continue;
-}
-
-struct keeper *keeper_take(void) {
-    if (!free_count && !keeper_fork()) return NULL;
-    struct keeper *k = keepers;
-    while (k->busy) k = k->next;
-    k->busy = true;
-    free_count--;
-    clear_run(k->run);
-    return k;
-}
-
 /* A free keeper too many ends when its socket closes. */
 static void keeper_dismiss(struct keeper *k) {
     struct keeper **p = &keepers;
@@ -135,6 +118,34 @@ static void keeper_dismiss(struct keeper *k) {
     source_close(&k->socket);
     munmap(k->run, RUN_SIZE);
     free(k);
+}
+
+bool keepers_settle(void) {
+    while (free_count < SPARES && keeper_fork()) continue;
+    bool recent = now_ns() - last_taken_ns < UNUSED_NS;
+    for (struct keeper *k = keepers, *next; k && !recent && free_count > SPARES; k = next) {
+        next = k->next;
+        if (k->busy) continue;
+        free_count--;
+        keeper_dismiss(k);
+    }
+    return free_count > SPARES;
+}
+
+void keepers_init(keeper_news *told) {
+    tell = told;
+    keepers_settle();
+}
+
+struct keeper *keeper_take(void) {
+    if (!free_count && !keeper_fork()) return NULL;
+    struct keeper *k = keepers;
+    while (k->busy) k = k->next;
+    k->busy = true;
+    last_taken_ns = now_ns();
+    free_count--;
+    clear_run(k->run);
+    return k;
 }
 
 void keeper_release(struct keeper *k) {

@@ -1,9 +1,11 @@
 #include "keeping.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -110,9 +112,13 @@ static void keep_only(int socket) {
     int s = fcntl(socket, F_DUPFD_CLOEXEC, 16), p = fcntl(tree_proc_fd(), F_DUPFD_CLOEXEC, 16);
     dup3(s, SOCKET, O_CLOEXEC);
     dup3(p, PROC, O_CLOEXEC);
-    if (syscall(SYS_close_range, PROC + 1, ~0U, 0) != 0)
-        for (int fd = PROC + 1; fd < 65536; fd++) close(fd);
     tree_use_proc_fd(PROC);
+    if (syscall(SYS_close_range, PROC + 1, ~0U, 0) == 0) return;
+    int list = openat(PROC, "self/fd", O_RDONLY | O_DIRECTORY); /* gVisor knows no close_range */
+    DIR *dir = list < 0 ? NULL : fdopendir(list);
+    for (struct dirent *e; dir && (e = readdir(dir));)
+        if (atoi(e->d_name) > PROC && atoi(e->d_name) != list) close(atoi(e->d_name));
+    if (dir) closedir(dir);
 }
 
 void keeping_main(int socket, struct run *shared) {

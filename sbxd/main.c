@@ -28,14 +28,16 @@ static void on_child(int signal) { (void)signal; }
 
 /* What can be done later: keepers for the next commands, and giving memory back. */
 static void on_idle(struct timer *t) {
-    (void)t;
-    keepers_refill();
     conn_trim();
+    if (keepers_settle()) timer_set(t, IDLE_MS, on_idle);
 }
 
-/* The stdio socketpair becomes a descriptor that no child inherits; 0 and 1 become /dev/null. */
+/* The stdio socketpair becomes a descriptor that no child inherits; 0 and 1 become /dev/null. The old 1 is kept open
+ * too: for gVisor 0 and 1 are two sockets, and closing either shuts down the host's one behind both. */
 static int take_stdio(void) {
-    int channel = fcntl(0, F_DUPFD_CLOEXEC, 3), null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    int channel = fcntl(0, F_DUPFD_CLOEXEC, 3), twin = fcntl(1, F_DUPFD_CLOEXEC, 3);
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    (void)twin;
     for (int i = 0; i < 3; i++)
         if (i < 2 || fcntl(i, F_GETFD) < 0) {
             if (null >= 0 && null != i) dup2(null, i);

@@ -231,9 +231,9 @@ static void resize(struct command *c, const struct json *size) {
     w.ws_row = w.ws_row ? w.ws_row : 24;
     if (bad || ioctl(c->out[0].fd, TIOCSWINSZ, &w) != 0)
         stream_refuse(c->stream, "invalid", "resize takes cols and rows of a command with a tty that runs");
-    /* gVisor changes the size without telling anybody. */
+    /* gVisor changes the size without telling anybody, and does not know the terminal's group here: so all hear it. */
     pid_t group = 0;
-    if (!bad && ioctl(c->out[0].fd, TIOCGPGRP, &group) == 0 && group > 0) kill(-group, SIGWINCH);
+    if (!bad && (ioctl(c->out[0].fd, TIOCGPGRP, &group) != 0 || group <= 0)) keeper_signal(c->keeper, SIGWINCH, SCOPE_TREE);
 }
 
 static void command_control(struct stream *s, const struct json *request) {
