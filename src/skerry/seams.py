@@ -167,8 +167,16 @@ class Provider(Protocol):
         """How these commands ended; None = still running. Commands the provider never heard of are left out."""
         ...
 
-    def output(self, sandbox_id: SandboxId, command_id: CommandId, offset: int = 0) -> AsyncIterator[CommandEvent]:
-        """As `Guest.attach`, and also after the sandbox is gone."""
+    def output(
+        self, sandbox_id: SandboxId, command_id: CommandId, offset: int = 0, *, follow: bool = True
+    ) -> AsyncIterator[CommandEvent]:
+        """As `Guest.attach`, and also after the sandbox is gone.
+
+        Without `follow` it gives what there is now and ends: with an `Exit` if the command has ended, else without.
+
+        Raises:
+            NotFound: No such command here, or its output is no longer kept.
+        """
         ...
 
     async def templates(self) -> Sequence[TemplateState]: ...

@@ -19,7 +19,8 @@ _ID = re.compile(rf"[a-z]{{2,5}}_[{_ALPHABET}]{{{_BODY_LENGTH}}}")
 
 
 def _new(prefix: str) -> str:
-    return prefix + "_" + "".join(secrets.choice(_ALPHABET) for _ in range(_BODY_LENGTH))
+    bits = secrets.randbits(5 * _BODY_LENGTH)
+    return prefix + "_" + "".join(_ALPHABET[bits >> shift & 31] for shift in range(0, 5 * _BODY_LENGTH, 5))
 
 
 def is_id(text: str, prefix: str) -> bool:

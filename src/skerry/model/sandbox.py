@@ -1,5 +1,6 @@
 """A sandbox: what was asked for (`SandboxSpec`), what is recorded (`Sandbox`), what a node reports (`Observed`)."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -81,3 +82,12 @@ class Sandbox:
     template_digest: str | None = None
     cause: Cause | None = None
     detail: str = ""
+
+
+def labels_of(metadata: Mapping[str, object]) -> dict[str, str]:
+    """The entries of a sandbox's metadata that lists can be filtered by: strings, numbers and booleans, as text."""
+    return {
+        key: value if isinstance(value, str) else json.dumps(value)
+        for key, value in metadata.items()
+        if isinstance(value, str | int | float | bool)
+    }

@@ -1,0 +1,243 @@
+"""The Store over SQL. Each call is one transaction; statements are built once and their compiled form is kept."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from sqlalchemy import Connection, Select, bindparam, delete, exists, insert, select, text, update
+
+from skerry.model.account import Account, ApiKey
+from skerry.model.command import Command, CommandStatus, Exit
+from skerry.model.errors import Conflict, NotFound
+from skerry.model.ids import AccountId, CommandId, KeyId, SandboxId
+from skerry.model.lifecycle import Cause, Event, State, advance
+from skerry.model.sandbox import Placement, Sandbox, labels_of
+from skerry.seams import Clock
+from skerry.store import rows
+from skerry.store.sqlite import Sqlite
+from skerry.store.tables import accounts, api_keys, commands, projects, sandbox_events, sandbox_labels, sandboxes
+
+_SANDBOX = select(sandboxes).where(sandboxes.c.id == bindparam("id_"))
+_COMMAND = select(commands).where(commands.c.id == bindparam("id_"))
+_KEY = select(api_keys).where(api_keys.c.secret_hash == bindparam("hash_"))
+_ADD_SANDBOX = insert(sandboxes)
+_ADD_COMMAND = insert(commands)
+_MOVE = (
+    update(sandboxes)
+    .where(
+        sandboxes.c.id == bindparam("id_"),
+        sandboxes.c.state == bindparam("from_"),
+        sandboxes.c.generation == bindparam("generation_"),
+    )
+    .returning(*sandboxes.c)
+)
+_FINISH = (
+    update(commands)
+    .where(commands.c.id == bindparam("id_"), commands.c.status == CommandStatus.RUNNING.value)
+    .values({column: bindparam(f"new_{column}") for column in rows.EXIT_COLUMNS})
+    .returning(*commands.c)
+)
+
+
+class SqlStore:
+    """Implements `seams.Store`. Close it once, at the end."""
+
+    def __init__(self, database: Sqlite, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def add_account(self, account: Account, key: ApiKey) -> None:
+        def work(connection: Connection) -> None:
+            project = {
+                "id": account.default_project_id,
+                "account_id": account.id,
+                "name": "default",
+                "created_at_us": rows.to_us(account.created_at),
+            }
+            connection.execute(insert(accounts), rows.account_row(account))
+            connection.execute(insert(projects), project)
+            connection.execute(insert(api_keys), rows.key_row(key))
+
+        await self._database.write(work)
+
+    async def get_account(self, account_id: AccountId) -> Account:
+        found = await self._list(select(accounts).where(accounts.c.id == account_id))
+        if not found:
+            raise NotFound("No such account.")
+        return rows.account_of(found[0])
+
+    async def list_accounts(self) -> Sequence[Account]:
+        return [rows.account_of(row) for row in await self._list(select(accounts).order_by(accounts.c.created_at_us))]
+
+    async def add_key(self, key: ApiKey) -> None:
+        await self._database.write(lambda connection: connection.execute(insert(api_keys), rows.key_row(key)) and None)
+
+    async def find_key(self, secret_hash: bytes) -> ApiKey | None:
+        found = await self._list(_KEY, {"hash_": secret_hash})
+        return rows.key_of(found[0]) if found else None
+
+    async def list_keys(self, account_id: AccountId) -> Sequence[ApiKey]:
+        query = select(api_keys).where(api_keys.c.account_id == account_id)
+        return [rows.key_of(row) for row in await self._list(query.order_by(api_keys.c.created_at_us))]
+
+    async def delete_key(self, account_id: AccountId, key_id: KeyId) -> None:
+        chosen = delete(api_keys).where(api_keys.c.id == key_id, api_keys.c.account_id == account_id)
+        if not await self._database.write(lambda connection: connection.execute(chosen).rowcount):
+            raise NotFound(f"No API key '{key_id}'.")
+
+    async def add_sandbox(self, sandbox: Sandbox) -> None:
+        labels = [
+            {"sandbox_id": sandbox.id, "key": key, "value": value} for key, value in labels_of(sandbox.metadata).items()
+        ]
+        born = _event_row(sandbox, "add", None, sandbox.state, rows.to_us(sandbox.created_at))
+
+        def work(connection: Connection) -> None:
+            connection.execute(_ADD_SANDBOX, rows.sandbox_row(sandbox))
+            connection.execute(insert(sandbox_events), born)
+            if labels:
+                connection.execute(insert(sandbox_labels), labels)
+
+        await self._database.write(work)
+
+    async def get_sandbox(self, sandbox_id: SandboxId) -> Sandbox:
+        return await self._database.read(partial(_sandbox, sandbox_id=sandbox_id))
+
+    async def list_sandboxes(
+        self,
+        *,
+        account_id: AccountId | None = None,
+        states: Sequence[State] | None = None,
+        metadata: dict[str, str] | None = None,
+        limit: int | None = None,
+        before: SandboxId | None = None,
+    ) -> Sequence[Sandbox]:
+        query = select(sandboxes).order_by(sandboxes.c.seq.desc()).limit(limit)
+        if account_id is not None:
+            query = query.where(sandboxes.c.account_id == account_id)
+        if states is not None:
+            query = query.where(sandboxes.c.state.in_([state.value for state in states]))
+        if before is not None:
+            query = query.where(
+                sandboxes.c.seq < select(sandboxes.c.seq).where(sandboxes.c.id == before).scalar_subquery()
+            )
+        label = sandbox_labels.c
+        for key, value in (metadata or {}).items():
+            query = query.where(
+                exists().where(label.sandbox_id == sandboxes.c.id, label.key == key, label.value == value)
+            )
+        return [rows.sandbox_of(row) for row in await self._list(query)]
+
+    async def transition(
+        self,
+        sandbox: Sandbox,
+        event: Event,
+        *,
+        placement: Placement | None = None,
+        cause: Cause | None = None,
+        detail: str = "",
+    ) -> Sandbox:
+        target = advance(sandbox.state, event)
+        at = rows.to_us(self._clock.now())
+        change: dict[str, Any] = {"state": target.value, "updated_at_us": at}
+        if placement is not None:
+            change |= {"runtime": placement.runtime, "template_digest": placement.template_digest}
+        if cause is not None:
+            change |= {"cause": cause.value, "detail": detail}
+        key = {"id_": sandbox.id, "from_": sandbox.state.value, "generation_": sandbox.generation}
+        happened = _event_row(sandbox, event.value, sandbox.state, target, at, cause, detail)
+
+        def work(connection: Connection) -> Sandbox:
+            moved = connection.execute(_MOVE.values(**change), key).one_or_none()
+            if moved is None:
+                raise _moved_meanwhile(_sandbox(connection, sandbox.id), event)
+            connection.execute(insert(sandbox_events), happened)
+            return rows.sandbox_of(moved)
+
+        return await self._database.write(work)
+
+    async def add_command(self, command: Command) -> None:
+        row = rows.command_row(command)
+        await self._database.write(lambda connection: connection.execute(_ADD_COMMAND, row) and None)
+
+    async def get_command(self, command_id: CommandId) -> Command:
+        return await self._database.read(partial(_command, command_id=command_id))
+
+    async def finish_command(
+        self, command_id: CommandId, *, status: CommandStatus, exit: Exit, at: datetime
+    ) -> Command:
+        change = {"id_": command_id} | {f"new_{name}": value for name, value in rows.exit_row(status, exit, at).items()}
+
+        def work(connection: Connection) -> Command:
+            row = connection.execute(_FINISH, change).one_or_none()
+            return _command(connection, command_id) if row is None else rows.command_of(row)
+
+        return await self._database.write(work)
+
+    async def list_commands(
+        self, *, sandbox_id: SandboxId | None = None, running: bool | None = None, limit: int | None = None
+    ) -> Sequence[Command]:
+        query = select(commands).order_by(commands.c.seq.desc()).limit(limit)
+        if sandbox_id is not None:
+            query = query.where(commands.c.sandbox_id == sandbox_id)
+        if running is not None:
+            is_running = commands.c.status == CommandStatus.RUNNING.value
+            query = query.where(is_running if running else ~is_running)
+        return [rows.command_of(row) for row in await self._list(query)]
+
+    async def busy_sandboxes(self, sandbox_ids: Sequence[SandboxId]) -> set[SandboxId]:
+        # `status` as a literal, not a parameter: only then is the partial index of the running ones used.
+        query = select(commands.c.sandbox_id).where(text("status = 'running'")).distinct()
+        found = await self._list(query.where(commands.c.sandbox_id.in_(sandbox_ids)))
+        return {SandboxId(row[0]) for row in found}
+
+    async def ping(self) -> None:
+        await self._list(select(1))
+
+    async def close(self) -> None:
+        await self._database.close()
+
+    async def _list(self, query: Select[Any], parameters: dict[str, Any] | None = None) -> Sequence[Any]:
+        return await self._database.read(lambda connection: connection.execute(query, parameters or {}).all())
+
+
+def _sandbox(connection: Connection, sandbox_id: SandboxId) -> Sandbox:
+    row = connection.execute(_SANDBOX, {"id_": sandbox_id}).one_or_none()
+    if row is None:
+        raise NotFound(f"No sandbox '{sandbox_id}'.")
+    return rows.sandbox_of(row)
+
+
+def _command(connection: Connection, command_id: CommandId) -> Command:
+    row = connection.execute(_COMMAND, {"id_": command_id}).one_or_none()
+    if row is None:
+        raise NotFound(f"No command '{command_id}'.")
+    return rows.command_of(row)
+
+
+def _moved_meanwhile(now: Sandbox, event: Event) -> Conflict:
+    return Conflict(
+        f"Sandbox '{now.id}' became {now.state} meanwhile and did not take '{event}'. Look again and decide anew.",
+        code=f"sandbox_{now.state}",
+    )
+
+
+def _event_row(
+    sandbox: Sandbox,
+    event: str,
+    from_state: State | None,
+    to_state: State,
+    at_us: int,
+    cause: Cause | None = None,
+    detail: str = "",
+) -> dict[str, Any]:
+    return {
+        "sandbox_id": sandbox.id,
+        "generation": sandbox.generation,
+        "event": event,
+        "from_state": from_state,
+        "to_state": to_state,
+        "cause": cause,
+        "detail": detail,
+        "at_us": at_us,
+    }

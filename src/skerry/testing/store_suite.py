@@ -1,0 +1,257 @@
+"""What every Store does, as tests. Subclass `StoreSuite` and give it a `store` fixture; the store holds nothing yet."""
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from skerry.model.account import Account, ApiKey, hash_secret, new_secret
+from skerry.model.command import Command, CommandCause, CommandStatus, Exit
+from skerry.model.errors import Conflict, NotFound
+from skerry.model.ids import (
+    AccountId,
+    CommandId,
+    SandboxId,
+    new_account_id,
+    new_command_id,
+    new_key_id,
+    new_project_id,
+    new_sandbox_id,
+)
+from skerry.model.lifecycle import Cause, Event, State
+from skerry.model.sandbox import Limits, NetworkMode, Placement, Sandbox
+from skerry.seams import Store
+
+NOW = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+PLACEMENT = Placement("crun", "sha256:1")
+
+
+async def add_account(store: Store, name: str = "one") -> Account:
+    account = Account(new_account_id(), name, "unlimited", new_project_id(), NOW)
+    await store.add_account(account, ApiKey(new_key_id(), account.id, "first", hash_secret(new_secret()), NOW))
+    return account
+
+
+def sandbox_of(account: Account, metadata: dict[str, object] | None = None) -> Sandbox:
+    return Sandbox(
+        id=new_sandbox_id(),
+        account_id=account.id,
+        project_id=account.default_project_id,
+        state=State.CREATING,
+        generation=1,
+        name="a name ✓",
+        template="python",
+        limits=Limits(memory_mb=77),
+        timeout_s=9,
+        network_mode=NetworkMode.NONE,
+        created_at=NOW,
+        updated_at=NOW,
+        env={"A": "1\n2"},
+        metadata=metadata or {},
+        model={"any": ["thing"]},
+    )
+
+
+async def add_sandbox(store: Store, account: Account, metadata: dict[str, object] | None = None) -> Sandbox:
+    sandbox = sandbox_of(account, metadata)
+    await store.add_sandbox(sandbox)
+    return sandbox
+
+
+def command_of(sandbox: Sandbox, command_id: CommandId | None = None) -> Command:
+    return Command(
+        command_id or new_command_id(),
+        sandbox.id,
+        sandbox.account_id,
+        "echo 'hi'",
+        CommandStatus.RUNNING,
+        "/workspace",
+        120,
+        NOW,
+    )
+
+
+class StoreSuite:
+    """The contract of `seams.Store`."""
+
+    async def test_an_account_comes_back_as_it_was_given(self, store: Store) -> None:
+        account = await add_account(store)
+        assert await store.get_account(account.id) == account
+        assert list(await store.list_accounts()) == [account]
+
+    async def test_an_unknown_account_is_not_found(self, store: Store) -> None:
+        with pytest.raises(NotFound):
+            await store.get_account(AccountId("acct_nobody"))
+
+    async def test_a_key_is_found_by_its_hash_alone(self, store: Store) -> None:
+        account = await add_account(store)
+        key = ApiKey(new_key_id(), account.id, "second", hash_secret("secret"), NOW)
+        await store.add_key(key)
+        assert await store.find_key(hash_secret("secret")) == key
+        assert await store.find_key(hash_secret("secret ")) is None
+        assert key in await store.list_keys(account.id)
+
+    async def test_a_deleted_key_is_gone_and_another_accounts_key_cannot_be_deleted(self, store: Store) -> None:
+        one, two = await add_account(store), await add_account(store, "two")
+        (key,) = await store.list_keys(one.id)
+        with pytest.raises(NotFound):
+            await store.delete_key(two.id, key.id)
+        await store.delete_key(one.id, key.id)
+        assert await store.find_key(key.secret_hash) is None
+        with pytest.raises(NotFound):
+            await store.delete_key(one.id, key.id)
+
+    async def test_a_sandbox_comes_back_as_it_was_given(self, store: Store) -> None:
+        sandbox = await add_sandbox(store, await add_account(store), {"n": 1, "deep": {"x": [None]}})
+        assert await store.get_sandbox(sandbox.id) == sandbox
+
+    async def test_an_unknown_sandbox_is_not_found(self, store: Store) -> None:
+        with pytest.raises(NotFound):
+            await store.get_sandbox(SandboxId("sbx_none"))
+
+    async def test_a_transition_moves_the_record_and_keeps_the_rest(self, store: Store) -> None:
+        sandbox = await add_sandbox(store, await add_account(store))
+        moved = await store.transition(sandbox, Event.CREATED, placement=PLACEMENT)
+        assert moved == replace(
+            sandbox, state=State.RUNNING, runtime="crun", template_digest="sha256:1", updated_at=moved.updated_at
+        )
+        assert await store.get_sandbox(sandbox.id) == moved
+
+    async def test_a_failure_keeps_its_cause(self, store: Store) -> None:
+        sandbox = await add_sandbox(store, await add_account(store))
+        failed = await store.transition(sandbox, Event.BROKE, cause=Cause.OOM, detail="too much")
+        assert (failed.state, failed.cause, failed.detail) == (State.FAILED, Cause.OOM, "too much")
+        destroying = await store.transition(failed, Event.DESTROY)
+        assert (destroying.cause, destroying.detail) == (Cause.OOM, "too much")
+
+    async def test_a_move_that_the_table_does_not_have_is_a_conflict(self, store: Store) -> None:
+        sandbox = await add_sandbox(store, await add_account(store))
+        with pytest.raises(Conflict):
+            await store.transition(sandbox, Event.GONE)
+        assert await store.get_sandbox(sandbox.id) == sandbox
+
+    async def test_a_stale_record_cannot_move_anything(self, store: Store) -> None:
+        stale = await add_sandbox(store, await add_account(store))
+        moved = await store.transition(stale, Event.CREATED, placement=PLACEMENT)
+        with pytest.raises(Conflict) as refused:
+            await store.transition(stale, Event.DESTROY)
+        assert refused.value.code == "sandbox_running"
+        assert await store.get_sandbox(stale.id) == moved
+
+    async def test_an_older_generation_cannot_move_anything(self, store: Store) -> None:
+        sandbox = await add_sandbox(store, await add_account(store))
+        with pytest.raises(Conflict):
+            await store.transition(replace(sandbox, generation=0), Event.CREATED, placement=PLACEMENT)
+
+    async def test_of_many_equal_transitions_at_once_exactly_one_wins(self, store: Store) -> None:
+        sandbox = await add_sandbox(store, await add_account(store))
+        attempts = [store.transition(sandbox, Event.DESTROY) for _ in range(10)]
+        results = await asyncio.gather(*attempts, return_exceptions=True)
+        assert sum(isinstance(result, Sandbox) for result in results) == 1
+        assert sum(isinstance(result, Conflict) for result in results) == 9
+
+    async def test_a_transition_of_an_unknown_sandbox_is_not_found(self, store: Store) -> None:
+        account = await add_account(store)
+        with pytest.raises(NotFound):
+            await store.transition(sandbox_of(account), Event.DESTROY)
+
+    async def test_lists_are_newest_first_and_page_by_the_last_id(self, store: Store) -> None:
+        account = await add_account(store)
+        made = [await add_sandbox(store, account) for _ in range(5)]
+        newest_first = list(reversed(made))
+        first = await store.list_sandboxes(account_id=account.id, limit=2)
+        assert list(first) == newest_first[:2]
+        assert list(await store.list_sandboxes(account_id=account.id, before=first[-1].id)) == newest_first[2:]
+        assert list(await store.list_sandboxes(before=SandboxId("sbx_none"))) == []
+
+    async def test_lists_show_one_account_or_all(self, store: Store) -> None:
+        one, two = await add_account(store), await add_account(store, "two")
+        mine = await add_sandbox(store, one)
+        other = await add_sandbox(store, two)
+        assert list(await store.list_sandboxes(account_id=one.id)) == [mine]
+        assert list(await store.list_sandboxes()) == [other, mine]
+
+    async def test_lists_filter_by_state(self, store: Store) -> None:
+        account = await add_account(store)
+        running = await store.transition(await add_sandbox(store, account), Event.CREATED, placement=PLACEMENT)
+        creating = await add_sandbox(store, account)
+        assert list(await store.list_sandboxes(states=[State.RUNNING])) == [running]
+        assert list(await store.list_sandboxes(states=[State.CREATING, State.RUNNING])) == [creating, running]
+        assert list(await store.list_sandboxes(states=[])) == []
+
+    async def test_lists_filter_by_every_metadata_entry_given(self, store: Store) -> None:
+        account = await add_account(store)
+        odd = "k\"'%_.$[0] ✓"
+        found = await add_sandbox(store, account, {odd: "v'\"%", "n": 1, "b": True, "list": ["x"]})
+        await add_sandbox(store, account, {odd: "v'\"%", "n": 2})
+        wanted = {odd: "v'\"%", "n": "1", "b": "true"}
+        assert list(await store.list_sandboxes(metadata=wanted)) == [found]
+        assert list(await store.list_sandboxes(metadata={"list": "x"})) == []
+        assert list(await store.list_sandboxes(metadata={odd: "v_"})) == []
+
+    async def test_a_command_comes_back_as_it_was_given(self, store: Store) -> None:
+        command = command_of(await add_sandbox(store, await add_account(store)))
+        await store.add_command(command)
+        assert await store.get_command(command.id) == command
+
+    async def test_an_unknown_command_is_not_found(self, store: Store) -> None:
+        with pytest.raises(NotFound):
+            await store.get_command(CommandId("cmd_none"))
+        with pytest.raises(NotFound):
+            await store.finish_command(
+                CommandId("cmd_none"),
+                status=CommandStatus.COMPLETED,
+                exit=Exit(0, None, False, 0, 1),
+                at=NOW,
+            )
+
+    @pytest.mark.parametrize(
+        ("status", "end"),
+        [
+            (CommandStatus.COMPLETED, Exit(5, None, False, 2**40, 17)),
+            (CommandStatus.FAILED, Exit(None, 9, False, 3, 4, CommandCause.OOM, "killed")),
+            (CommandStatus.TIMEOUT, Exit(None, 9, True, 0, 1000)),
+        ],
+    )
+    async def test_an_ended_command_keeps_how_it_ended(self, store: Store, status: CommandStatus, end: Exit) -> None:
+        command = command_of(await add_sandbox(store, await add_account(store)))
+        await store.add_command(command)
+        ended = await store.finish_command(command.id, status=status, exit=end, at=NOW)
+        assert ended == replace(command, status=status, exit=end, completed_at=NOW)
+        assert await store.get_command(command.id) == ended
+
+    async def test_the_first_end_of_a_command_stands(self, store: Store) -> None:
+        command = command_of(await add_sandbox(store, await add_account(store)))
+        await store.add_command(command)
+        first, second = Exit(0, None, False, 1, 1), Exit(None, 9, False, 2, 2)
+        await store.finish_command(command.id, status=CommandStatus.COMPLETED, exit=first, at=NOW)
+        again = await store.finish_command(command.id, status=CommandStatus.FAILED, exit=second, at=NOW)
+        assert (again.status, again.exit) == (CommandStatus.COMPLETED, first)
+
+    async def test_commands_are_listed_newest_first_by_sandbox_and_by_running(self, store: Store) -> None:
+        account = await add_account(store)
+        here, there = await add_sandbox(store, account), await add_sandbox(store, account)
+        older, newer, other = command_of(here), command_of(here), command_of(there)
+        for command in (older, newer, other):
+            await store.add_command(command)
+        end = Exit(0, None, False, 0, 1)
+        ended = await store.finish_command(older.id, status=CommandStatus.COMPLETED, exit=end, at=NOW)
+        assert list(await store.list_commands(sandbox_id=here.id)) == [newer, ended]
+        assert list(await store.list_commands(sandbox_id=here.id, running=True)) == [newer]
+        assert list(await store.list_commands(running=False)) == [ended]
+        assert list(await store.list_commands(limit=1)) == [other]
+
+    async def test_a_sandbox_is_busy_exactly_while_a_command_runs(self, store: Store) -> None:
+        account = await add_account(store)
+        busy, idle = await add_sandbox(store, account), await add_sandbox(store, account)
+        command = command_of(busy)
+        await store.add_command(command)
+        assert await store.busy_sandboxes([busy.id, idle.id]) == {busy.id}
+        assert await store.busy_sandboxes([idle.id]) == set()
+        end = Exit(0, None, False, 0, 1)
+        await store.finish_command(command.id, status=CommandStatus.COMPLETED, exit=end, at=NOW)
+        assert await store.busy_sandboxes([busy.id]) == set()
+
+    async def test_a_store_that_is_open_answers_a_ping(self, store: Store) -> None:
+        await store.ping()
