@@ -54,7 +54,10 @@ class Node:
         (self.home / "bin").mkdir(mode=0o755, exist_ok=True)
         shutil.copy(build_sbxd(), self.home / "bin" / "sbxd")
         make_root(self.home / "tiny")
-        self.provider = LocalProvider(self.home / "run" / "node.sock")
+        self.provider = self.connect()
+
+    def connect(self) -> LocalProvider:
+        return LocalProvider(self.home / "run" / "node.sock")
 
     async def start(self) -> None:
         environ = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src")}
@@ -63,14 +66,16 @@ class Node:
             self.process = subprocess.Popen(
                 [sys.executable, str(main), str(self.home), self.runtime], stderr=logs, stdout=logs, env=environ
             )
-        await until(self._ready, "the node is ready")
+        provider = self.connect()
+        await until(lambda: self._ready(provider), "the node is ready")
+        await provider.close()
 
-    async def _ready(self) -> bool:
+    async def _ready(self, provider: LocalProvider) -> bool:
         assert self.process is not None
         if self.process.poll() is not None:
             raise AssertionError(f"the node ended: {self.log()}")
         try:
-            return await self.provider.ready()
+            return await provider.ready()
         except Unavailable:
             return False
 

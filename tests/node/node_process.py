@@ -1,4 +1,4 @@
-"""A real node as a process of its own, on a template that is just a directory. `python node_process.py <home> <runtime>`."""
+"""A real node as a process of its own, on a template that is just a directory: `node_process.py <home> <runtime>`."""
 
 import sys
 from collections.abc import AsyncIterator, Sequence

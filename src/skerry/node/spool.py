@@ -21,7 +21,7 @@ from pathlib import Path
 
 from skerry.guest.shapes import exit_from, exit_to
 from skerry.model.command import CommandCause, CommandEvent, Exit, Lost, Output
-from skerry.model.errors import NotFound
+from skerry.model.errors import Invalid, NotFound
 from skerry.model.ids import CommandId, SandboxId, is_id
 
 CHUNK = 262_144  # most bytes in one Output
@@ -191,7 +191,7 @@ class Spool:
     def start(self, sandbox_id: SandboxId, command_id: CommandId) -> Writer:
         """The writer of a command: new, or, after this process was killed, going on at `end`."""
         if not is_id(command_id, "cmd"):
-            raise NotFound(f"'{command_id}' is not a command's id.")
+            raise Invalid(f"'{command_id}' is not a command's id.", field="id")
         if command_id not in self._live:
             writer = Writer(self._directory / command_id, sandbox_id, self._cap_bytes)
             writer.recover()

@@ -214,13 +214,12 @@ class Supervisor:
         """The way into a running sandbox.
 
         Raises:
-            NotFound: Unknown here.
-            SandboxGone: It is dead.
+            SandboxGone: It is dead, or unknown here.
             Unavailable: It is being made, or the way to it is being repaired.
         """
         held = self._held.get(sandbox_id)
         if held is None or held.record is None:
-            raise NotFound(f"This node has no sandbox {sandbox_id}.")
+            raise SandboxGone(f"This node has no sandbox {sandbox_id}: it was destroyed, or never made here.")
         if held.guest is not None and held.runner is not None:
             return held.guest, held.runner
         if held.record.stage in (Stage.DEAD, Stage.DESTROYING):

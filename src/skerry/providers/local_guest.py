@@ -4,7 +4,6 @@ A command that is started here and then followed costs one call: `exec` asks the
 `attach` picks that stream up. Where nobody picks it up it is closed after a moment, which disturbs nothing.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -16,16 +15,14 @@ from skerry.model.ids import CommandId, SandboxId
 from skerry.providers.node_client import NodeCall, NodeClient
 
 STALL_S = 300.0  # the longest that a file's bytes may take to move on
-UNCLAIMED_S = 2.0  # how long the output of an exec waits for its attach
 
 
 class LocalGuest:
-    """One sandbox. Cheap to make, holds nothing but streams that wait for their `attach`."""
+    """One sandbox. Cheap to make, holds nothing."""
 
     def __init__(self, client: NodeClient, sandbox_id: SandboxId) -> None:
         self._client = client
         self._sandbox_id = sandbox_id
-        self._unclaimed: dict[CommandId, NodeCall] = {}
 
     # -- commands ----------------------------------------------------------------------------------------------
 
@@ -37,16 +34,10 @@ class LocalGuest:
         except BaseException:
             call.close()
             raise
-        self._unclaimed[spec.id] = call
-        asyncio.get_running_loop().call_later(UNCLAIMED_S, self._drop, spec.id, call)
-
-    def _drop(self, command_id: CommandId, call: NodeCall) -> None:
-        if self._unclaimed.get(command_id) is call:
-            del self._unclaimed[command_id]
-            call.close()
+        self._client.leave(spec.id, call)
 
     async def attach(self, command_id: CommandId, offset: int = 0) -> AsyncIterator[CommandEvent]:
-        call = self._unclaimed.pop(command_id, None) if offset == 0 else None
+        call = self._client.claim(command_id) if offset == 0 else None
         if call is None:
             events = command_output(self._client, self._sandbox_id, command_id, offset)
         else:
