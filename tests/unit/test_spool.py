@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skerry.model.command import CommandEvent, Exit, Lost, Output
-from skerry.model.errors import NotFound
+from skerry.model.errors import Invalid, NotFound
 from skerry.model.ids import CommandId, SandboxId, new_command_id, new_sandbox_id
 from skerry.node.spool import CHUNK, Spool, Writer
 
@@ -183,7 +183,7 @@ async def test_another_sandbox_cannot_read_it(spool: Spool) -> None:
 
 @pytest.mark.parametrize("name", ["../../etc", "cmd_short", "", "cmd_" + "0" * 20 + "/.."])
 async def test_only_ids_become_paths(spool: Spool, name: str) -> None:
-    with pytest.raises(NotFound):
+    with pytest.raises(Invalid):
         spool.start(SANDBOX, CommandId(name))
     with pytest.raises(NotFound):
         await collect(spool.follow(SANDBOX, CommandId(name)))

@@ -15,7 +15,7 @@ import structlog
 
 from skerry.guest.sbxd_guest import SbxdGuest
 from skerry.model.command import CommandCause, CommandEvent, ExecSpec, Exit, Lost, Output, TerminalSize
-from skerry.model.errors import NotFound, SkerryError
+from skerry.model.errors import Invalid, NotFound, SkerryError
 from skerry.model.ids import CommandId, SandboxId
 from skerry.node.exits import Exits, Forget
 from skerry.node.spool import Spool, Writer
@@ -83,7 +83,7 @@ class Runner:
             if live is None and self._ended(command_id):
                 await self._guest.forget(command_id)
                 continue
-            with suppress(NotFound):  # an id that is none of ours: whoever owns sbxd may list anything
+            with suppress(Invalid):  # an id that is none of ours: whoever owns sbxd may list anything
                 writer = self._spool.start(self._sandbox_id, command_id)
                 if writer.sandbox_id == self._sandbox_id and writer.exit is None:
                     spawn(group, self._pump(command_id, writer), "command")

@@ -15,7 +15,7 @@ from skerry.guest.shapes import Json
 from skerry.model.capability import Capabilities
 from skerry.model.command import CommandEvent, Lost, Output
 from skerry.model.errors import NotFound, Unavailable
-from skerry.model.files import FileChange, FileInfo
+from skerry.model.files import FileInfo
 from skerry.model.ids import CommandId, SandboxId
 from skerry.node.commands import Runner
 from skerry.node.parts import Parts
@@ -254,7 +254,7 @@ class Ops:
         guest, _ = self._inside(call)
         async with guest.watch(call.ask["path"], recursive=call.ask["recursive"]) as changes:
             await call.event({"watching": True})
-            async for change in cast(AsyncIterator[FileChange], changes):
+            async for change in changes:
                 await call.event(shapes.change_to(change))
 
     async def port(self, call: Call) -> None:

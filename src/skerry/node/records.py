@@ -36,6 +36,7 @@ class Record:
     stage: Stage
     runtime: str
     template_digest: str
+    template_root: Path
     secret: bytes
     host_boot: str
     id_base: int | None = None
@@ -121,6 +122,7 @@ def _to(record: Record) -> Json:
         "stage": record.stage,
         "runtime": record.runtime,
         "template_digest": record.template_digest,
+        "template_root": str(record.template_root),
         "secret": record.secret.hex(),
         "host_boot": record.host_boot,
         "id_base": record.id_base,
@@ -136,6 +138,7 @@ def _from(told: Mapping[str, Any]) -> Record:
         stage=Stage(told["stage"]),
         runtime=told["runtime"],
         template_digest=told["template_digest"],
+        template_root=Path(told["template_root"]),
         secret=bytes.fromhex(told["secret"]),
         host_boot=told["host_boot"],
         id_base=told["id_base"],

@@ -17,6 +17,7 @@ from skerry.guest.calls import CallConnection, scratch
 from skerry.guest.frames import FrameType, decode_json
 from skerry.guest.shapes import Json, error_to
 from skerry.model.errors import Invalid, ProtocolError, Refused, SkerryError, Unavailable
+from skerry.node.tasks import root_cause
 
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 _BACKLOG = 512
@@ -108,21 +109,19 @@ class Server:
     async def serve(self, connection: CallConnection) -> None:
         """Answer the calls of one connection until it ends."""
         while (received := await connection.receive()) is not None:
+            if received[0] in (FrameType.DATA, FrameType.EOF):
+                continue  # the rest of a call that failed before its client had sent everything
             if received[0] != FrameType.OPEN:
-                break  # the rest of a call that has failed, or nonsense: the client opens another connection
+                break
             op = "?"
             try:
                 ask = decode_json(received[2])
                 op = str(ask.get("op"))
                 answer = await self._handler(op)(Call(connection, ask)) or {}
-            except SkerryError as error:
-                answer = {"error": error_to(error)}
-            except Exception as error:
-                log.exception("call failed", op=op)
-                what = f"The node failed in '{op}' ({type(error).__name__}). Its log has the details."
-                answer = {"error": error_to(SkerryError(what, code="internal"))}
-            if connection.lost:
-                break
+            except Exception as error:  # noqa: BLE001 - a bug in one call must not end the node; it is logged below
+                if connection.lost:
+                    break  # the client has gone: whatever that did to the call interests nobody
+                answer = {"error": error_to(_told(error, op))}
             await connection.send_json(FrameType.CLOSE, answer)
         connection.close()
 
@@ -143,6 +142,15 @@ class Server:
     @property
     def buffer(self) -> memoryview:
         return self._scratch
+
+
+def _told(error: Exception, op: str) -> SkerryError:
+    """What the client is told. An error that is none of ours is a bug: it is logged, and the node goes on."""
+    cause = root_cause(error, SkerryError)
+    if isinstance(cause, SkerryError):
+        return cause
+    log.error("call failed", op=op, exc_info=error)
+    return SkerryError(f"The node failed in '{op}' ({type(cause).__name__}). Its log has the details.", code="internal")
 
 
 class _Served(CallConnection):

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from skerry.guest.shapes import exit_from, exit_to
 from skerry.model.command import CommandCause, CommandEvent, Exit, Lost, Output
-from skerry.model.errors import NotFound
+from skerry.model.errors import Invalid, NotFound
 from skerry.model.ids import CommandId, SandboxId, is_id
 
 CHUNK = 262_144  # most bytes in one Output
@@ -191,7 +191,7 @@ class Spool:
     def start(self, sandbox_id: SandboxId, command_id: CommandId) -> Writer:
         """The writer of a command: new, or, after this process was killed, going on at `end`."""
         if not is_id(command_id, "cmd"):
-            raise NotFound(f"'{command_id}' is not a command's id.")
+            raise Invalid(f"'{command_id}' is not a command's id.", field="id")
         if command_id not in self._live:
             writer = Writer(self._directory / command_id, sandbox_id, self._cap_bytes)
             writer.recover()
@@ -244,9 +244,11 @@ class Spool:
         return self._ended(command_id)[1]
 
     async def follow(
-        self, sandbox_id: SandboxId, command_id: CommandId, offset: int = 0
+        self, sandbox_id: SandboxId, command_id: CommandId, offset: int = 0, *, follow: bool = True
     ) -> AsyncIterator[CommandEvent]:
         """The output from `offset` on, as it comes, then the Exit. Any number at once; a slow one holds up nobody.
+
+        Without `follow` only what there is now, and no Exit when it still runs.
 
         Raises:
             NotFound: This sandbox has, or had, no such command, or its output is no longer kept.
@@ -262,9 +264,11 @@ class Spool:
                 kept = writer.kept if writer else None
                 while (batch := await reader.next(kept)) is not None:
                     yield batch
-                if ended is not None and (writer is None or writer.kept == kept):
+                if ended is not None:
                     break
-                if writer is not None and writer.kept == kept and writer.exit is ended:
+                if not follow:
+                    return
+                if writer is not None and writer.kept == kept and writer.exit is None:
                     await writer.changed()
             if ended.offset > reader.offset:
                 yield Lost(reader.offset, ended.offset - reader.offset)

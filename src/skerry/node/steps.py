@@ -14,8 +14,9 @@ from skerry.model.bundle import Bundle, IdRange
 from skerry.model.errors import SkerryError
 from skerry.model.ids import SandboxId
 from skerry.model.sandbox import SandboxSpec
-from skerry.node.parts import Parts, ReadyImage
+from skerry.node.parts import Parts
 from skerry.node.records import Record
+from skerry.node.tasks import through
 
 CONFIGURE_S = 10.0
 _BASE_ENV = {
@@ -27,9 +28,9 @@ _BASE_ENV = {
 log = structlog.get_logger()
 
 
-async def start(parts: Parts, record: Record, image: ReadyImage) -> Connection:
-    """Make the sandbox and greet sbxd in it. Where it fails, `remove` cleans up."""
-    bundle = await _bundle(parts, record, image)
+async def start(parts: Parts, record: Record, group: asyncio.TaskGroup) -> Connection:
+    """Make the sandbox and greet sbxd in it. Where it fails, `remove` cleans up; nothing of it goes on by then."""
+    bundle = await _bundle(parts, record, group)
     connection = await connect(await parts.runtime.start(bundle), secret=record.secret, first=True)
     try:
         async with asyncio.timeout(CONFIGURE_S):
@@ -40,13 +41,13 @@ async def start(parts: Parts, record: Record, image: ReadyImage) -> Connection:
     return connection
 
 
-async def _bundle(parts: Parts, record: Record, image: ReadyImage) -> Bundle:
-    spec = record.spec
-    ids = None if record.id_base is None else IdRange(record.id_base)
-    async with asyncio.TaskGroup() as group:
-        layers = group.create_task(parts.layers.create(spec.id, image.root, spec.limits, ids))
-        netns = group.create_task(parts.network.attach(spec.id, spec.network_mode))
-        resolv_conf = group.create_task(parts.network.resolv_conf(spec.network_mode))
+async def _bundle(parts: Parts, record: Record, group: asyncio.TaskGroup) -> Bundle:
+    spec, ids = record.spec, _ids(record)
+    async with asyncio.TaskGroup() as both:
+        # Their threads go on when we are cancelled: wait for them, or removing would run beside making.
+        making = parts.layers.create(spec.id, record.template_root, spec.limits, ids)
+        layers = both.create_task(through(group, making))
+        netns = both.create_task(through(group, parts.network.attach(spec.id, spec.network_mode)))
     return Bundle(
         sandbox_id=spec.id,
         directory=parts.bundles / spec.id,
@@ -54,11 +55,15 @@ async def _bundle(parts: Parts, record: Record, image: ReadyImage) -> Bundle:
         workspace=layers.result().workspace,
         sbxd=parts.sbxd,
         netns=netns.result(),
-        resolv_conf=resolv_conf.result(),
+        resolv_conf=parts.network.resolv_conf(spec.network_mode),
         hostname=spec.hostname,
         limits=spec.limits,
         id_range=ids,
     )
+
+
+def _ids(record: Record) -> IdRange | None:
+    return None if record.id_base is None else IdRange(record.id_base)
 
 
 def _env(spec: SandboxSpec) -> dict[str, str]:
@@ -66,7 +71,8 @@ def _env(spec: SandboxSpec) -> dict[str, str]:
 
 
 async def reconnect(parts: Parts, record: Record) -> Connection:
-    """A new way into a sandbox that runs."""
+    """A new way into a sandbox that runs, after its layers know of it (again)."""
+    await parts.layers.mount(record.id, record.template_root, record.spec.limits, _ids(record))
     return await connect(await parts.runtime.bridge(record.id), secret=record.secret, first=False)
 
 

@@ -134,6 +134,7 @@ class Supervisor:
             stage=Stage.CREATING,
             runtime=self._parts.runtime.name,
             template_digest=image.digest,
+            template_root=image.root,
             secret=secrets.token_bytes(SECRET_BYTES),
             host_boot=self._boot,
             id_base=self._free_range() if self._parts.runtime.needs_id_range else None,
@@ -143,7 +144,7 @@ class Supervisor:
             async with asyncio.TaskGroup() as group:
                 # A record that a power cut takes away would take the sandbox's files with it.
                 group.create_task(asyncio.to_thread(self._records.sync, record.id))
-                starting = group.create_task(steps.start(self._parts, record, image))
+                starting = group.create_task(steps.start(self._parts, record, self._group))
             held.record = moved(record, Stage.RUNNING)
             self._records.write(held.record)
         except BaseException as error:
@@ -213,13 +214,12 @@ class Supervisor:
         """The way into a running sandbox.
 
         Raises:
-            NotFound: Unknown here.
-            SandboxGone: It is dead.
+            SandboxGone: It is dead, or unknown here.
             Unavailable: It is being made, or the way to it is being repaired.
         """
         held = self._held.get(sandbox_id)
         if held is None or held.record is None:
-            raise NotFound(f"This node has no sandbox {sandbox_id}.")
+            raise SandboxGone(f"This node has no sandbox {sandbox_id}: it was destroyed, or never made here.")
         if held.guest is not None and held.runner is not None:
             return held.guest, held.runner
         if held.record.stage in (Stage.DEAD, Stage.DESTROYING):

@@ -4,28 +4,25 @@ A command that is started here and then followed costs one call: `exec` asks the
 `attach` picks that stream up. Where nobody picks it up it is closed after a moment, which disturbs nothing.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
 from skerry.guest import shapes
 from skerry.model.command import CommandEvent, ExecSpec, Lost, Output, TerminalSize
-from skerry.model.errors import Invalid, ProtocolError, Unavailable
+from skerry.model.errors import Invalid, ProtocolError
 from skerry.model.files import FileChange, FileInfo
 from skerry.model.ids import CommandId, SandboxId
 from skerry.providers.node_client import NodeCall, NodeClient
 
 STALL_S = 300.0  # the longest that a file's bytes may take to move on
-UNCLAIMED_S = 2.0  # how long the output of an exec waits for its attach
 
 
 class LocalGuest:
-    """One sandbox. Cheap to make, holds nothing but streams that wait for their `attach`."""
+    """One sandbox. Cheap to make, holds nothing."""
 
     def __init__(self, client: NodeClient, sandbox_id: SandboxId) -> None:
         self._client = client
         self._sandbox_id = sandbox_id
-        self._unclaimed: dict[CommandId, NodeCall] = {}
 
     # -- commands ----------------------------------------------------------------------------------------------
 
@@ -37,16 +34,10 @@ class LocalGuest:
         except BaseException:
             call.close()
             raise
-        self._unclaimed[spec.id] = call
-        asyncio.get_running_loop().call_later(UNCLAIMED_S, self._drop, spec.id, call)
-
-    def _drop(self, command_id: CommandId, call: NodeCall) -> None:
-        if self._unclaimed.get(command_id) is call:
-            del self._unclaimed[command_id]
-            call.close()
+        self._client.leave(spec.id, call)
 
     async def attach(self, command_id: CommandId, offset: int = 0) -> AsyncIterator[CommandEvent]:
-        call = self._unclaimed.pop(command_id, None) if offset == 0 else None
+        call = self._client.claim(command_id) if offset == 0 else None
         if call is None:
             events = command_output(self._client, self._sandbox_id, command_id, offset)
         else:
@@ -78,15 +69,15 @@ class LocalGuest:
     async def _stdin(self, command_id: CommandId, data: bytes, *, close: bool) -> None:
         ask = {"sandbox": self._sandbox_id, "command": command_id, "close": close}
         async with await self._client.open("stdin", ask) as call:
-            await _send(call, data)
-            await call.send_eof()
+            if await _send(call, data):
+                await call.send_eof()
             # A command may take its time to read: no deadline but the caller's own.
             await call.result(None)
 
     # -- files -------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def read(self, path: str, offset: int = 0, length: int = -1) -> AsyncIterator["LocalFile"]:
+    async def read(self, path: str, offset: int = 0, length: int = -1) -> AsyncGenerator["LocalFile"]:
         ask = {"sandbox": self._sandbox_id, "path": path, "offset": offset, "length": length}
         async with await self._client.open("read", ask) as call:
             yield LocalFile(shapes.info_from(await call.event()), call)
@@ -128,7 +119,7 @@ class LocalGuest:
         return int((await self._client.ask("remove", ask, deadline_s=STALL_S))["removed"])
 
     @asynccontextmanager
-    async def watch(self, path: str, *, recursive: bool = False) -> AsyncIterator[AsyncIterator[FileChange]]:
+    async def watch(self, path: str, *, recursive: bool = False) -> AsyncGenerator[AsyncIterator[FileChange]]:
         ask = {"sandbox": self._sandbox_id, "path": path, "recursive": recursive}
         async with await self._client.open("watch", ask) as call:
             await call.event()
@@ -180,8 +171,7 @@ class LocalPort:
         return told[1]
 
     async def send(self, data: bytes) -> None:
-        if not await _send(self._call, data):
-            raise Unavailable("The other side has closed the connection.")
+        await self._call.send(data)
 
     async def send_eof(self) -> None:
         await self._call.send_eof()

@@ -5,6 +5,7 @@ whether trying again makes sense.
 """
 
 import asyncio
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +17,10 @@ from skerry.model.errors import DeadlineExceeded, ProtocolError, Unavailable
 
 CONNECT_S = 5.0
 ANSWER_S = 60.0  # a call that answers once, unless it says otherwise
+UNCLAIMED_S = 2.0  # how long a call waits to be claimed
 _IDLE = 32  # connections kept for the next call
+_CONNECTING = 64  # at once: far below the backlog of the node's socket
+_BACKLOG_WAIT_S = 0.005
 
 Piece = tuple[int, bytes]  # channel and bytes
 
@@ -28,6 +32,8 @@ class NodeClient:
         self._path = path
         self._scratch = scratch()
         self._idle: list[CallConnection] = []
+        self._connecting = asyncio.Semaphore(_CONNECTING)
+        self._left: dict[str, NodeCall] = {}
         self._closed = False
 
     async def open(self, op: str, ask: Mapping[str, object]) -> "NodeCall":
@@ -62,15 +68,45 @@ class NodeClient:
             connection.abort()
         if self._closed:
             raise Unavailable("This provider has been closed.")
-        loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(CONNECT_S):
-                _, connection = await loop.create_unix_connection(
-                    lambda: CallConnection(self._scratch), str(self._path)
-                )
+            async with self._connecting, asyncio.timeout(CONNECT_S):
+                return await self._connect()
         except (OSError, TimeoutError) as error:
             raise unreachable(self._path, error) from error
-        return connection
+
+    async def _connect(self) -> CallConnection:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.setblocking(False)
+            # asyncio takes the "try again" of a full backlog for a connection under way: connect here instead.
+            while True:
+                try:
+                    sock.connect(str(self._path))
+                    break
+                except BlockingIOError:
+                    await asyncio.sleep(_BACKLOG_WAIT_S)
+            loop = asyncio.get_running_loop()
+            _, connection = await loop.create_unix_connection(lambda: CallConnection(self._scratch), sock=sock)
+            return connection
+        except BaseException:
+            sock.close()
+            raise
+
+    def leave(self, key: str, call: "NodeCall") -> None:
+        """Leave a call that runs for whoever `claim`s it next; it is closed when nobody does for a moment."""
+        if (other := self._left.get(key)) is not None:
+            other.close()
+        self._left[key] = call
+        asyncio.get_running_loop().call_later(UNCLAIMED_S, self._drop, key, call)
+
+    def claim(self, key: str) -> "NodeCall | None":
+        """The call that was left under this key, once."""
+        return self._left.pop(key, None)
+
+    def _drop(self, key: str, call: "NodeCall") -> None:
+        if self._left.get(key) is call:
+            del self._left[key]
+            call.close()
 
     def give_back(self, connection: CallConnection) -> None:
         if connection.quiet and len(self._idle) < _IDLE and not self._closed:
@@ -79,8 +115,11 @@ class NodeClient:
             connection.close()
 
     async def close(self) -> None:
-        """End idle connections. Calls that run keep theirs until they end."""
+        """End connections that nobody uses. Calls that run keep theirs until they end."""
         self._closed = True
+        for call in self._left.values():
+            call.close()
+        self._left.clear()
         for connection in self._idle:
             connection.close()
         self._idle.clear()
@@ -162,8 +201,9 @@ class NodeCall:
         return result
 
     @property
-    def ended(self) -> bool:
-        return self._connection is None
+    def answered(self) -> bool:
+        """The node has sent something that was not taken yet, or has ended the call."""
+        return self._connection is None or not self._connection.quiet
 
     async def send(self, data: bytes) -> None:
         """Send bytes. Raises the call's own error when the node has ended it meanwhile."""
