@@ -28,7 +28,7 @@ def test_the_python_of_a_page_runs(page: Path, server: Server, tmp_path: Path) -
     )
     assert done.returncode == 0, done.stderr
     if page.name == "README.md":
-        assert done.stdout == "42\n 0\n1 data.csv\n\n"
+        assert done.stdout == "42\n 0\n2 data.csv\n\n"
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "sh")], ids=lambda page: page.name)

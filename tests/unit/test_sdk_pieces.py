@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skerry import CommandFailed, GuestError, Invalid, NotFound, TooBusy, Unauthorized, Unavailable
+from skerry import CommandFailed, GuestError, Invalid, NotFound, SkerryError, TooBusy, Unauthorized, Unavailable
 from skerry.sdk.errors import error_from
 from skerry.sdk.following import Follower
 from skerry.sdk.results import Lost, Output, result_from
@@ -64,6 +64,13 @@ def test_half_an_event_of_a_broken_connection_is_forgotten() -> None:
     assert list(follower.take(STREAM[:40])) == []
     follower.reconnect()
     assert len(list(follower.take(STREAM))) == 3
+
+
+def test_a_server_that_cannot_go_on_now_is_told_from_one_that_refuses() -> None:
+    for code, kind in (("unavailable", Unavailable), ("not_found", SkerryError)):
+        with pytest.raises(SkerryError) as caught:
+            list(Follower(0).take(b'event: error\ndata: {"code": "%s", "message": "why"}\n\n' % code.encode()))
+        assert (type(caught.value), caught.value.code) == (kind, code)
 
 
 def test_carriage_returns_before_line_feeds_do_not_matter() -> None:

@@ -46,6 +46,8 @@ def execute(
 ) -> None:
     """Run a command in a sandbox; its output, and its exit code, are this program's."""
     with _own_failures(output), client() as server:
+        # Click takes `--` away in front of the first word only.
+        command = command[1:] if command[0] == "--" else command
         box = find(server, sandbox)
         given = {"env": parse_env(env), "cwd": cwd, "user": user, "timeout_s": timeout}
         code = _follow(box, command, output, given, stdin)

@@ -257,7 +257,14 @@ async def follow(deps: Deps, command: Command, offset: int = 0) -> AsyncIterator
             yield endings.lost_with_sandbox(deps, command, cause)
             return
         except NotFound as error:
-            # The reconciler asks for its end, and records what it learns.
+            # Never started, or its output is no longer kept: the record has the end, unless the reconciler is yet to
+            # ask for it.
+            ended = (await deps.store.get_command(command.id)).exit
+            if ended is not None:
+                if ended.offset > offset:
+                    yield Lost(offset, ended.offset - offset)
+                yield ended
+                return
             raise Unavailable(f"The node does not know command '{command.id}' any more. Look it up later.") from error
         except (Unavailable, DeadlineExceeded, ProtocolError):
             pass

@@ -92,6 +92,8 @@ def error_from(status: int, body: bytes, retry_after: str | None = None) -> Sker
         return SandboxGone(message)
     if code in _GUEST_CODES:
         return GuestError(code, message)
+    if code == Refused.code:
+        return Refused(message, field=field)
     made = _BY_STATUS.get(status, Unavailable if status >= 500 else SkerryError)
     return made(message, code=code, field=field)
 

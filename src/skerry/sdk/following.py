@@ -4,7 +4,7 @@ import base64
 import json
 from collections.abc import Iterator
 
-from skerry.model.errors import ProtocolError
+from skerry.model.errors import ProtocolError, SkerryError, Unavailable
 from skerry.sdk.results import COLLECT_BYTES, Lost, Output, Stream
 from skerry.sdk.sse import Decoder
 from skerry.wire.commands import CommandView
@@ -20,7 +20,11 @@ class Follower:
         self._kept: dict[str, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
 
     def take(self, chunk: bytes) -> Iterator[Output | Lost]:
-        """The events that `chunk` completes. `offset` moves on before each is handed out."""
+        """The events that `chunk` completes. `offset` moves on before each is handed out.
+
+        Raises:
+            Unavailable: The server cannot go on now; a later call with the offset can.
+        """
         for event in self._decoder.feed(chunk):
             if event.name == "stdout" or event.name == "stderr":
                 data = base64.b64decode(event.data)
@@ -33,6 +37,10 @@ class Follower:
                 yield lost
             elif event.name == "end":
                 self.view = CommandView.model_validate_json(event.data)
+            elif event.name == "error":
+                told = json.loads(event.data)
+                kind = Unavailable if told["code"] == Unavailable.code else SkerryError
+                raise kind(str(told["message"]), code=str(told["code"]))
 
     def reconnect(self) -> None:
         """Forget half an event of a broken connection."""
