@@ -3,8 +3,10 @@
 import json
 import sys
 from pathlib import Path
+from typing import cast
 
 from skerry.config import Config
+from skerry.seams import Store
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -37,9 +39,14 @@ def configuration() -> str:
 
 def openapi() -> str:
     """The API's description, as the server gives it at /openapi.json."""
-    from skerry.api.app import describe
+    from skerry.api.app import create_app
+    from skerry.clock import SystemClock
+    from skerry.control.deps import Deps
+    from skerry.testing.fake_provider import FakeProvider
 
-    return json.dumps(describe(), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+    # Nothing is asked of the store: the description is in the routes.
+    deps = Deps(cast(Store, None), FakeProvider(), SystemClock(), Config())
+    return json.dumps(create_app(deps).openapi(), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 
 
 PAGES = {"configuration.md": configuration, "openapi.json": openapi}
