@@ -1,0 +1,124 @@
+"""The measurements, one function each: given a running server, they return rows. Order and choice are `__main__`'s."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from bench import floors
+from bench.rows import Row, row
+from bench.server import BenchServer
+from skerry import Sandbox
+
+MIB = 1 << 20
+SIZE = 100 * MIB
+TEMPLATE = "python"
+
+
+def cold_create(server: BenchServer) -> Iterator[Row]:
+    """create → first command's result, beside the bare runtime's create + start + exec; the two in turn."""
+    limit = {"crun": 1.5, "runc": 1.5, "runsc": 1.25}[server.runtime]
+    ours: list[float] = []
+    bare: list[float] = []
+    with server.client() as client, floors.bare_bundle(server.runtime, server.template_root(TEMPLATE)) as runtime:
+        for _ in range(20):
+            bare.append(runtime.cold_start_ms())
+            begin = time.perf_counter()
+            sandbox = client.create(TEMPLATE)
+            sandbox.commands.run(["true"])
+            ours.append((time.perf_counter() - begin) * 1000)
+            sandbox.destroy()
+    yield row("cold create → first result", server.runtime, ours, "ms", floor=bare, at_most_ratio=limit)
+
+
+def command(server: BenchServer) -> Iterator[Row]:
+    """`true`, the whole client call over a kept connection, beside the runtime's own exec."""
+    limit = {"crun": 2.5, "runc": 2.5, "runsc": 12.0}[server.runtime]
+    with server.client() as client, client.create(TEMPLATE) as sandbox:
+        with floors.bare_bundle(server.runtime, server.template_root(TEMPLATE)) as runtime, runtime.running() as name:
+            bare = [runtime.exec_ms(name) for _ in range(20)]
+        for _ in range(20):
+            sandbox.commands.run(["true"])
+        ours = [_ms(lambda: sandbox.commands.run(["true"])) for _ in range(300)]
+        beat = [_ms(lambda: client.get(sandbox.id)) for _ in range(300)]
+    yield row("true (argv), client call", server.runtime, ours, "ms", floor=bare, at_most=limit)
+    yield row("GET sandbox, client call", server.runtime, beat, "ms")
+
+
+def transfer(server: BenchServer) -> Iterator[Row]:
+    """A 100 MB file up and down, beside one plain TCP stream over the loopback."""
+    limit = {"crun": 400.0, "runc": 400.0, "runsc": 150.0}[server.runtime]
+    plain = [floors.loopback_mib_s(SIZE) for _ in range(5)]
+    block = bytes(MIB)
+    up: list[float] = []
+    down: list[float] = []
+    with server.client() as client, client.create(TEMPLATE) as sandbox:
+        for _ in range(7):
+            seconds = _seconds(lambda: sandbox.files.write_stream("big", (block for _ in range(SIZE // MIB))))
+            up.append(SIZE / MIB / seconds)
+            down.append(SIZE / MIB / _seconds(lambda: _read(sandbox, "big")))
+    yield row("100 MB file up", server.runtime, up, "MB/s", floor=plain, at_least=limit)
+    yield row("100 MB file down", server.runtime, down, "MB/s", floor=plain, at_least=limit)
+
+
+def memory(server: BenchServer) -> Iterator[Row]:
+    """Proportional set sizes: of sbxd, and what API and node grow by for each idle sandbox."""
+    count = 20
+    with server.client() as client:
+        with client.create(TEMPLATE) as sandbox:
+            sandbox.commands.run(["true"])
+            before = server.server_pss_mb()
+            sandboxes = [client.create(TEMPLATE) for _ in range(count)]
+            for one in sandboxes:
+                one.commands.run(["true"])
+            time.sleep(1)
+            grown = (server.server_pss_mb() - before) / count
+            resident = _sbxd_rss_mb(server)
+        for one in sandboxes:
+            one.destroy()
+    yield row("API + node memory per idle sandbox", server.runtime, [grown], "MB", at_most=0.3)
+    if resident:
+        yield row("sbxd resident", server.runtime, resident, "MB", at_most=1.0)
+
+
+def _sbxd_rss_mb(server: BenchServer) -> list[float]:
+    """Of every sbxd this server runs that the host can see as a process (not under runsc), its keepers with it."""
+    found: list[float] = []
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            if (status.parent / "comm").read_text().strip() != "sbxd":
+                continue
+            cgroup = (status.parent / "cgroup").read_text()
+            rollup = (status.parent / "smaps_rollup").read_text()
+        except OSError:
+            continue
+        if server.instance in cgroup:
+            found.append(_field_kib(rollup, "Rss") / 1024)
+    return found
+
+
+def _field_kib(text: str, name: str) -> float:
+    return next(float(line.split()[1]) for line in text.splitlines() if line.startswith(name + ":"))
+
+
+def _read(sandbox: Sandbox, path: str) -> None:
+    with sandbox.files.read_stream(path) as chunks:
+        for _ in chunks:
+            pass
+
+
+def _ms(call: Callable[[], object]) -> float:
+    return _seconds(call) * 1000
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
+MEASURES: dict[str, Callable[[BenchServer], Iterator[Row]]] = {
+    "cold_create": cold_create,
+    "command": command,
+    "transfer": transfer,
+    "memory": memory,
+}
