@@ -114,10 +114,11 @@ class TestSbxdAlone:
         assert (await run(await sbxd.bridge(), "echo in")).stdout == b"in\n"
 
     async def test_a_new_connection_ends_the_one_before(self, sbxd: Sbxd) -> None:
-        first = await sbxd.guest()
+        await sbxd.guest()
+        first = await sbxd.bridge()
         command_id = await start(first, "sleep 60")
         await sbxd.bridge()
-        with pytest.raises(SkerryError):
+        with pytest.raises(Unavailable):
             await follow(first, command_id)
 
     async def test_megabytes_of_output_arrive_in_order(self, guest: SbxdGuest) -> None:

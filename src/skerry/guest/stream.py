@@ -229,9 +229,9 @@ class Stream:
 
     async def _send_all(self, rest: memoryview, channel: int, deadline_s: float | None) -> None:
         while rest:
-            await self._wire.room()
             while self._credit <= 0 and not self.over:
                 await self._wait_for_credit(deadline_s)
+            await self._wire.room()  # last: a burst of credit for many streams must not fill the queue at once
             await self._check_open()
             buffers: list[bytes | memoryview] = []
             while rest and self._credit > 0:

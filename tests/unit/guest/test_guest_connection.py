@@ -190,6 +190,22 @@ async def test_two_senders_of_one_stream_take_turns() -> None:
         await sending
 
 
+async def test_credit_for_many_streams_at_once_does_not_overfill_the_connection() -> None:
+    async with connected() as (connection, peer):
+        streams = [await connection.open({"op": "x"}) for _ in range(60)]
+        size = 2 * INITIAL_CREDIT
+        sending = asyncio.gather(*(stream.send(bytes(size)) for stream in streams))
+        got = 0
+        while got < 60 * INITIAL_CREDIT:  # all of the first credit is used up
+            frame = await peer.frame()
+            got += len(frame.payload) if frame.type == FrameType.DATA else 0
+        await peer.send_raw(b"".join(frames.encode_credit(stream.id, INITIAL_CREDIT) for stream in streams))
+        while got < 60 * size:
+            got += len((await peer.expect(FrameType.DATA)).payload)
+        await sending
+        assert connection.error is None
+
+
 async def test_a_closed_stream_ends_its_waiting_sender_with_the_reason() -> None:
     async with connected() as (connection, peer):
         stream = await connection.open({"op": "write"})
