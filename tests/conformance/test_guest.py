@@ -154,6 +154,19 @@ class TestSbxdAlone:
             await guest.write_stdin(command_id, b"\n")
             assert (await second).stdout == b"done\n"
 
+    async def test_signals_that_race_with_a_reader_leave_it_its_output(self, sbxd: Sbxd) -> None:
+        first = await sbxd.guest()
+        commands = [await start(first, "echo one; read x; echo two", stdin=True) for _ in range(10)]
+        await first.connection.close()
+        second = await sbxd.bridge()
+        async with asyncio.TaskGroup() as tasks:
+            signals = [tasks.create_task(second.signal(command_id, 18)) for command_id in commands]
+            readers = [tasks.create_task(follow(second, command_id)) for command_id in commands]
+            await asyncio.gather(*signals)
+            for command_id in commands:
+                await second.write_stdin(command_id, b"\n")
+        assert [reader.result().stdout for reader in readers] == [b"one\ntwo\n"] * 10
+
     async def test_a_connection_from_inside_reaches_the_handler(self, sbxd: Sbxd) -> None:
         streams: asyncio.Queue[StreamBytes] = asyncio.Queue()
         guest = await sbxd.guest(on_server=streams.put_nowait)
