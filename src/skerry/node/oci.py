@@ -4,7 +4,6 @@ import json
 import math
 import resource
 from dataclasses import dataclass
-from pathlib import Path
 
 from skerry.model.bundle import Bundle
 from skerry.node import seccomp
@@ -82,7 +81,6 @@ def configuration(bundle: Bundle, dialect: Dialect) -> dict[str, object]:
 
 
 def _process(bundle: Bundle, dialect: Dialect) -> dict[str, object]:
-    capabilities = list(CAPABILITIES)
     return {
         "terminal": False,
         "user": {"uid": 0, "gid": 0},
@@ -90,7 +88,7 @@ def _process(bundle: Bundle, dialect: Dialect) -> dict[str, object]:
         "env": [f"PATH={DEFAULT_PATH}"],
         "cwd": "/",
         # No inheritable and no ambient set: a command that runs as another user has no capability at all.
-        "capabilities": {kind: capabilities for kind in ("bounding", "effective", "permitted")},
+        "capabilities": {"bounding": CAPABILITIES, "effective": CAPABILITIES, "permitted": CAPABILITIES},
         "noNewPrivileges": True,
         "rlimits": _rlimits(bundle, dialect),
     }

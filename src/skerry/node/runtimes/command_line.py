@@ -6,12 +6,10 @@ while its process is in the sandbox's cgroup, so no reused one is either.
 """
 
 import asyncio
-import contextlib
 import os
 import shutil
 import signal
 import socket
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +62,7 @@ class CommandLine:
         self._home = config.node_dir / "rt" / boot / driver.name
         self._cgroups = Cgroups(config.instance)
         self._reaper = processes.Reaper()
-        self._bridges: dict[SandboxId, subprocess.Popen[bytes]] = {}
+        self._bridges: dict[SandboxId, int] = {}
         processes.become_subreaper()
 
     async def version(self) -> str:
@@ -115,16 +113,16 @@ class CommandLine:
     async def _run_detached(self, bundle: Bundle, inside: socket.socket) -> None:
         sandbox_id = bundle.sandbox_id
         self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._pid_file(sandbox_id).parent.mkdir(mode=0o700, exist_ok=True)
+        self.pid_file(sandbox_id).parent.mkdir(mode=0o700, exist_ok=True)
         self._driver.prepare(bundle)
         oci.write(bundle, self._dialect(sandbox_id))
         log = bundle.directory / "runtime.log"
         log.unlink(missing_ok=True)
-        done = await processes.run(
+        done = await self._reaper.run(
             [
                 *self._command("--log", str(log), "--log-format", "json"),
                 *("run", "--detach", "--bundle", str(bundle.directory)),
-                *("--pid-file", str(self._pid_file(sandbox_id)), sandbox_id),
+                *("--pid-file", str(self.pid_file(sandbox_id)), sandbox_id),
             ],
             deadline_s=START_DEADLINE_S,
             # The sandbox keeps what it is given for all its life: its channel, and no pipe or file of ours.
@@ -152,13 +150,12 @@ class CommandLine:
         self._end_bridge(sandbox_id)
         host, inside = processes.stdio_pair()
         with inside:
-            process = await processes.spawn(
+            pid = await self._reaper.spawn(
                 self._command("exec", sandbox_id, oci.SBXD, "bridge"),
                 processes.Stdio(inside.fileno(), inside.fileno(), None),
                 self._enter,
             )
-        self._bridges[sandbox_id] = process
-        self._reaper.adopt(process.pid)
+        self._bridges[sandbox_id] = pid
         try:
             await asyncio.wait_for(processes.readable(host.fileno()), BRIDGE_DEADLINE_S)
             answered = host.recv(1, socket.MSG_PEEK) != b""
@@ -214,14 +211,13 @@ class CommandLine:
         while self._cgroups.kill(sandbox_id):
             await self._until_empty(sandbox_id)
         if self._records(sandbox_id):
-            done = await processes.run(
+            done = await self._reaper.run(
                 self._command("delete", "--force", sandbox_id), deadline_s=DELETE_DEADLINE_S, prepare=self._enter
             )
             if done.code != 0 and self._records(sandbox_id):
                 raise Refused(f"{self.name} could not delete {sandbox_id}: {done.output.strip()[-300:]}")
         await self._cgroups.remove(sandbox_id)
-        self._pid_file(sandbox_id).unlink(missing_ok=True)
-        self._reaper.sweep()
+        self.pid_file(sandbox_id).unlink(missing_ok=True)
 
     async def _until_empty(self, sandbox_id: SandboxId, deadline_s: float = 10.0) -> None:
         async with asyncio.timeout(deadline_s):
@@ -236,10 +232,11 @@ class CommandLine:
         return {SandboxId(stem) for stem in stems if is_id(stem, "sbx")} | self._cgroups.sandboxes()
 
     async def close(self) -> None:
-        """Let go of all descriptors. The sandboxes go on."""
+        """Let go of all descriptors, and of the instance's cgroup if it is empty. The sandboxes go on."""
         for sandbox_id in tuple(self._bridges):
             self._end_bridge(sandbox_id)
         self._reaper.close()
+        self._cgroups.remove_parent()
 
     @property
     def _state(self) -> Path:
@@ -259,12 +256,13 @@ class CommandLine:
             counts_own_threads=self._driver.counts_own_threads,
         )
 
-    def _pid_file(self, sandbox_id: SandboxId) -> Path:
+    def pid_file(self, sandbox_id: SandboxId) -> Path:
+        """Holds the pid on the host of what `wait_dead` waits for: the first process, or gVisor's sentry."""
         return self._home / "pids" / sandbox_id
 
     def _pid(self, sandbox_id: SandboxId) -> int | None:
         try:
-            return int(self._pid_file(sandbox_id).read_text())
+            return int(self.pid_file(sandbox_id).read_text())
         except (OSError, ValueError):
             return None
 
@@ -276,10 +274,9 @@ class CommandLine:
             self._reaper.adopt(pid)
 
     def _end_bridge(self, sandbox_id: SandboxId) -> None:
-        process = self._bridges.pop(sandbox_id, None)
-        if process is not None and process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+        pid = self._bridges.pop(sandbox_id, None)
+        if pid is not None:
+            self._reaper.kill(pid)
 
 
 def _entries(directory: Path) -> list[Path]:
