@@ -1,7 +1,7 @@
 """What an instance holds of the host: for the check after every test that nothing of it is left.
 
-    before the test:  nothing to do
-    after it:         await assert_nothing_left(config)
+before the test:  nothing to do
+after it:         await assert_nothing_left(config)
 """
 
 import asyncio
@@ -40,7 +40,7 @@ def held(config: Config) -> Held:
         cgroups=tuple(str(path) for path in _cgroups(config.instance)),
         processes=processes,
         zombies=zombies,
-        interfaces=tuple(name for name in os.listdir("/sys/class/net") if config.instance in name),
+        interfaces=tuple(path.name for path in Path("/sys/class/net").iterdir() if config.instance in path.name),
         runtime_records=tuple(str(path) for path in (config.node_dir / "rt").glob("*/*/*/*")),
     )
 
@@ -78,7 +78,7 @@ def _processes(config: Config) -> tuple[tuple[str, ...], tuple[str, ...]]:
         state, parent = stat[stat.rindex(")") + 2 :].split()[:2]
         if state == "Z" and int(parent) == os.getpid():
             dead.append(stat[:60])
-        elif f"skerry-{config.instance}/" in cgroup or f"{config.home.absolute()}/" in command:
-            if int(entry.name) != os.getpid():
-                alive.append(f"{entry.name} {command}")
+        ours = f"skerry-{config.instance}/" in cgroup or f"{config.home.absolute()}/" in command
+        if ours and state != "Z" and int(entry.name) != os.getpid():
+            alive.append(f"{entry.name} {command}")
     return tuple(alive), tuple(dead)

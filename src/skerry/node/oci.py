@@ -42,6 +42,7 @@ MASKED_PATHS = (
 READ_ONLY_PATHS = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SBXD = "/.skerry/sbxd"
+SBXD_SOCKET = b"\0skerry-sbxd"  # abstract, so it belongs to the network namespace
 OPEN_FILES = 65_536
 CPU_PERIOD_US = 100_000
 

@@ -10,8 +10,10 @@ one by one: a `wait` for any child would steal the exit status of a process that
 import asyncio
 import contextlib
 import ctypes
+import errno
 import fcntl
 import os
+import platform
 import signal
 import socket
 import subprocess
@@ -29,6 +31,8 @@ T = TypeVar("T")
 OUTPUT_LIMIT_BYTES = 65_536
 ORPHAN_GRACE_S = 15.0  # a zombie nobody has claimed for this long is an orphan: waiters reap theirs at once
 
+_REEXECUTED = "exe"  # /proc/self/exe
+
 _PR_SET_CHILD_SUBREAPER = 36
 _CLONE_NEWNS = 0x00020000
 _CLONE_NEWNET = 0x40000000
@@ -37,6 +41,7 @@ _MS_BIND = 4096
 _MS_REC = 16384
 _MS_SLAVE = 1 << 19
 _MNT_DETACH = 2
+_SETRESUID = {"x86_64": 117, "aarch64": 147}
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -217,6 +222,7 @@ def parent_of(pid: int) -> int | None:
 
 
 class _Stat(NamedTuple):
+    name: str
     state: str
     parent: int
     session: int
@@ -227,8 +233,9 @@ def _stat(pid: int) -> _Stat | None:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return None
-    state, parent, _group, session = text[text.rindex(")") + 2 :].split()[:4]  # the name before may hold anything
-    return _Stat(state, int(parent), int(session))
+    name_end = text.rindex(")")  # the name may hold anything, parentheses too
+    state, parent, _group, session = text[name_end + 2 :].split()[:4]
+    return _Stat(text[text.index("(") + 1 : name_end], state, int(parent), int(session))
 
 
 class Reaper:
@@ -305,13 +312,14 @@ class Reaper:
 
         What this process forks itself is in its session, or leads one: a child in a session that is neither ours nor
         its own was forked by another. An orphan that leads a session (a sandbox's first process) is adopted by whoever
-        knows its pid; one that nobody knows is told from a child that somebody waits for by how long it has been dead.
+        knows its pid, or has the name of a Go program that executed itself (gVisor's stubs, handed to us when the
+        sentry dies); the rest is told from a child that somebody waits for by how long it has been dead.
         """
         now, seen, ours = time.monotonic(), dict[int, float](), os.getsid(0)
         for pid in _children():
             if pid in self._watched or (stat := _stat(pid)) is None:
                 continue
-            if stat.session not in (ours, pid):
+            if stat.session not in (ours, pid) or (stat.state == "Z" and stat.name == _REEXECUTED):
                 self.adopt(pid)
             elif stat.state == "Z":
                 seen[pid] = self._zombies.get(pid, now)
@@ -345,6 +353,35 @@ def stdio_pair() -> tuple[socket.socket, socket.socket]:
     host, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     host.setblocking(False)
     return host, inside
+
+
+def enter_netns(path: Path) -> None:
+    """Put the calling thread, which must be a throwaway one, into a bound network namespace."""
+    with path.open("rb") as namespace:
+        _check(_libc.setns(namespace.fileno(), _CLONE_NEWNET), f"setns {path}")
+
+
+def connect_inside(pid: int, address: bytes) -> socket.socket:
+    """A non-blocking connection to an abstract unix socket in the network namespace of `pid`.
+
+    Made as the user who is root in the user namespace of `pid`, so that the listener sees uid 0. For a throwaway
+    thread only, which is left in that namespace and without its privileges.
+    """
+    inside_uid, outside_uid, _ = Path(f"/proc/{pid}/uid_map").read_text().splitlines()[0].split()
+    if inside_uid != "0":
+        raise OSError(errno.EPERM, f"the user namespace of {pid} has no root")
+    enter_netns(Path(f"/proc/{pid}/ns/net"))
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # The system call, not libc's function, which would change the user of every thread.
+        number = _SETRESUID[platform.machine()]
+        _check(_libc.syscall(number, -1, int(outside_uid), -1), "setresuid")
+        connection.setblocking(False)  # a full backlog is an error then, not a wait
+        connection.connect(address)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def make_netns(path: Path) -> None:

@@ -1,8 +1,8 @@
 """What every `Runtime` must do, as tests. A runtime's own test module subclasses `RuntimeSuite` and gives a harness.
 
-    class TestCrun(RuntimeSuite):
-        @pytest.fixture
-        async def harness(self, tmp_path): yield MyHarness(…)
+class TestCrun(RuntimeSuite):
+    @pytest.fixture
+    async def harness(self, tmp_path): yield MyHarness(…)
 """
 
 import asyncio
