@@ -57,7 +57,7 @@ class Harness:
 @pytest.mark.parametrize("name", RUNTIMES, scope="class")
 class TestRuntime(RuntimeSuite):
     @pytest.fixture
-    async def harness(self, name: str, tmp_path: Path) -> AsyncIterator[Harness]:
-        harness = Harness(Boxes.open(name, tmp_path / "home"))
+    async def harness(self, name: str) -> AsyncIterator[Harness]:
+        harness = Harness(Boxes.open(name))
         yield harness
         await harness.close()

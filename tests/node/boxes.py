@@ -95,16 +95,14 @@ class Boxes:
     _boxes: list[Box] = field(default_factory=list)
 
     @classmethod
-    def open(cls, runtime: str, home: Path, init: Path | None = None) -> "Boxes":
+    def open(cls, runtime: str) -> "Boxes":
         require(runtime)
-        # The root of a sandbox's user namespace passes through the home; pytest's own directories are closed to it.
-        for path in (home, *home.parents):
-            if path.is_relative_to("/tmp") and path != Path("/tmp"):
-                path.mkdir(exist_ok=True)
-                path.chmod(path.stat().st_mode | 0o111)
+        # Not pytest's directory: the root of a sandbox's user namespace must pass, and that one is closed to it.
+        home = Path(tempfile.mkdtemp(prefix="skerry-test-"))
+        home.chmod(0o711)
         config = Config(home=home, runtime=runtime, allow_shared_kernel=True)
-        config.sbxd.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(init or static_program("stand_in"), config.sbxd)
+        config.sbxd.parent.mkdir()
+        shutil.copy(static_program("stand_in"), config.sbxd)
         return cls(config, RUNTIMES[runtime](config))
 
     def bundle(self, limits: Limits = SMALL) -> Bundle:
@@ -155,3 +153,4 @@ class Boxes:
             processes.drop_netns(netns)
         await assert_nothing_left(self.config)
         await self.runtime.close()
+        shutil.rmtree(self.config.home)

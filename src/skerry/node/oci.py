@@ -53,7 +53,7 @@ class Dialect:
 
     cgroups_path: str
     swap_counted: bool
-    seccomp: bool  # runsc does not pass the sandbox's system calls to the host, so nothing is left to filter
+    shares_kernel: bool
     counts_own_threads: bool  # the pids limit of the cgroup also counts the runtime's threads: runsc
 
 
@@ -145,9 +145,8 @@ def _linux(bundle: Bundle, dialect: Dialect) -> dict[str, object]:
         namespaces.append({"type": "user"})
         mapping = [{"containerID": 0, "hostID": bundle.id_range.base, "size": bundle.id_range.size}]
         linux |= {"uidMappings": mapping, "gidMappings": mapping}
-    if dialect.seccomp:
-        linux["seccomp"] = seccomp.profile()
-    return linux | {"namespaces": namespaces}
+    filters = seccomp.for_shared_kernel() if dialect.shares_kernel else seccomp.for_gvisor()
+    return linux | {"namespaces": namespaces, "seccomp": filters}
 
 
 def _resources(bundle: Bundle, dialect: Dialect) -> dict[str, object]:

@@ -1,8 +1,10 @@
-"""The system calls that a sandbox sharing the host's kernel may make. A list of what is allowed; all else is refused.
+"""The system calls that a sandbox may make.
 
-Two refusals: what programs probe for, and can do without, answers ENOSYS, so that they fall back to an older call;
-what is dangerous answers EPERM, so that they report it. Sandboxes under gVisor do not need this list: their calls
-never reach the host's kernel.
+Where it shares the host's kernel: a list of what is allowed; all else is refused. Two refusals: what programs probe
+for, and can do without, answers ENOSYS, so that they fall back to an older call; what is dangerous answers EPERM, so
+that they report it.
+
+Under gVisor no call reaches the host's kernel, and a short list of what is refused is enough.
 """
 
 import errno
@@ -85,18 +87,13 @@ _FAMILIES = (1, 2, 10, 16)
 _ARCHITECTURES = {"x86_64": "SCMP_ARCH_X86_64", "aarch64": "SCMP_ARCH_AARCH64"}
 
 
-def profile(machine: str = "") -> dict[str, object]:
+def for_shared_kernel(machine: str = "") -> dict[str, object]:
     """The `linux.seccomp` member of an OCI configuration, for the native system calls of `machine` only.
 
     Calls of another architecture (32-bit programs, x32) kill the caller: their entry points are a second kernel
     interface, little tested.
     """
-    no_namespaces: dict[str, object] = {
-        "index": 0,
-        "value": CLONE_NAMESPACES,
-        "valueTwo": 0,
-        "op": "SCMP_CMP_MASKED_EQ",
-    }
+    no_namespaces = _masked(0, CLONE_NAMESPACES, 0)
     return {
         "defaultAction": "SCMP_ACT_ERRNO",
         "defaultErrnoRet": errno.ENOSYS,
@@ -113,13 +110,36 @@ def profile(machine: str = "") -> dict[str, object]:
     }
 
 
+def for_gvisor(machine: str = "") -> dict[str, object]:
+    """As `for_shared_kernel`, for runsc with `--oci-seccomp`: no namespaces.
+
+    Root of a new user namespace has CAP_NET_RAW in gVisor, also over the sandbox's own interface, and could forge the
+    packets that leave it.
+    """
+    bits = [1 << bit for bit in range(32) if CLONE_NAMESPACES >> bit & 1]
+    return {
+        "defaultAction": "SCMP_ACT_ALLOW",
+        "architectures": [_ARCHITECTURES[machine or platform.machine()]],
+        "syscalls": [
+            _refuse(errno.EPERM, "unshare", "setns"),
+            *(_refuse(errno.EPERM, "clone", argument=_masked(0, bit, bit)) for bit in bits),
+            _refuse(errno.ENOSYS, "clone3"),
+        ],
+    }
+
+
 def _allow(*names: str, argument: dict[str, object] | None = None) -> dict[str, object]:
     rule: dict[str, object] = {"names": list(names), "action": "SCMP_ACT_ALLOW"}
     return rule if argument is None else rule | {"args": [argument]}
 
 
-def _refuse(number: int, *names: str) -> dict[str, object]:
-    return {"names": list(names), "action": "SCMP_ACT_ERRNO", "errnoRet": number}
+def _refuse(number: int, *names: str, argument: dict[str, object] | None = None) -> dict[str, object]:
+    rule: dict[str, object] = {"names": list(names), "action": "SCMP_ACT_ERRNO", "errnoRet": number}
+    return rule if argument is None else rule | {"args": [argument]}
+
+
+def _masked(index: int, mask: int, value: int) -> dict[str, object]:
+    return {"index": index, "value": mask, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ"}
 
 
 def _equals(index: int, value: int) -> dict[str, object]:

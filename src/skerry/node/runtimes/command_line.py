@@ -273,7 +273,7 @@ class CommandLine:
         return oci.Dialect(
             cgroups_path=self._cgroups.oci_path(sandbox_id),
             swap_counted=self._cgroups.layout.swap_counted,
-            seccomp=self.shares_kernel,
+            shares_kernel=self.shares_kernel,
             counts_own_threads=self._driver.counts_own_threads,
         )
 
