@@ -50,13 +50,13 @@ class Layers:
     One call at a time for one sandbox; different sandboxes at once.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, *, opened: Pool | None = None) -> None:
         self._config = config
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="layers")
         self._maps = IdMaps()
         self._limits: dict[SandboxId, Limits] = {}
         self._clamped: set[SandboxId] = set()
-        self._pool: Pool | None = None
+        self._pool = opened
 
     async def open(self) -> None:
         """Make the pool ready. Mounts of running sandboxes stay as they are.
@@ -185,7 +185,9 @@ class Layers:
             paths = [unfinished / part for part in _PARTS]
             self.pool.trees.make(paths, sandbox_id, limits.disk_mb * _MIB)
             for name in ("upper", "work"):
-                (unfinished / "layer" / name).mkdir(mode=0o755)
+                (unfinished / "layer" / name).mkdir()
+            for shown in (unfinished / "layer/upper", unfinished / "workspace"):
+                shown.chmod(0o755)  # whatever the umask is: these are / and /workspace inside
             unfinished.rename(home)
         except OSError as error:
             self._remove(sandbox_id, unfinished)
@@ -209,7 +211,9 @@ class Layers:
     def _mount_at(self, target: Path, home: Path, template: Path, ids: IdRange | None) -> Rootfs:
         rootfs = Rootfs(target / "root", target / "workspace" if ids else home / "workspace")
         for directory in (target, target / "root", target / "workspace"):
-            directory.mkdir(mode=0o711, exist_ok=True)
+            if not directory.exists():
+                directory.mkdir()
+                directory.chmod(0o711)  # a runtime enters with the sandbox's mapped ids
         with ExitStack() as stack:
             userns = self._maps.open(ids) if ids else None
             if userns is not None:
