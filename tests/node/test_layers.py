@@ -492,3 +492,13 @@ def test_the_thread_is_root_again_after_an_idmapped_mount() -> None:
     with mounts.acting_as(1_000_000):
         assert libc.setfsuid(-1) == 1_000_000
     assert libc.setfsuid(-1) == 0 and libc.setfsgid(-1) == 0
+
+
+async def test_a_cancelled_create_is_done_before_the_destroy_that_follows(layers: Layers, template: Path) -> None:
+    for delay_s in (0, 0, 0, 0.0002, 0.0005, 0.001, 0.002, 0.004):
+        sandbox_id = new_sandbox_id()
+        creating = asyncio.create_task(layers.create(sandbox_id, template, SMALL, FIRST))
+        await asyncio.sleep(delay_s)
+        creating.cancel()
+        await layers.destroy(sandbox_id)
+        assert await layers.list() == set()
