@@ -25,6 +25,7 @@ PUBLIC_MIRROR = "http://deb.debian.org"
 
 _DEADLINE_S = 1800.0
 _GRACE_S = 10.0
+_NOT_FOUND = 127  # `timeout` found no such program
 _LAST_LINES = 15
 _DOCUMENTATION = ("/usr/share/man/*", "/usr/share/info/*", "/usr/share/locale/*", "/usr/share/doc/*")
 
@@ -102,15 +103,12 @@ async def run_tool(argv: list[str], on_line: Callable[[str], None]) -> None:
     Raises:
         Refused: It is missing, failed (with its last lines) or took longer than half an hour.
     """
-    try:
-        # `timeout` keeps the deadline even if we are gone by then.
-        process = await asyncio.create_subprocess_exec(
-            "timeout", "--kill-after=10", f"{_DEADLINE_S:g}", *argv,
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-            env=_environment(os.environ), start_new_session=True, limit=1 << 20,
-        )  # fmt: skip
-    except FileNotFoundError as error:
-        raise Refused(f"{argv[0]} cannot be run: {error.strerror}.") from error
+    # `timeout` keeps the deadline even if we are gone by then.
+    process = await asyncio.create_subprocess_exec(
+        "timeout", "--kill-after=10", f"{_DEADLINE_S:g}", *argv,
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        env=_environment(os.environ), start_new_session=True, limit=1 << 20,
+    )  # fmt: skip
     assert process.stdout is not None
     last: deque[str] = deque(maxlen=_LAST_LINES)
     try:
@@ -122,6 +120,8 @@ async def run_tool(argv: list[str], on_line: Callable[[str], None]) -> None:
     finally:
         if process.returncode is None:
             await _end(process)
+    if code == _NOT_FOUND:
+        raise Refused(f"{argv[0]} is not installed on this host. Install it (apt-get install {argv[0]}) and try again.")
     if code:
         why = "took too long" if code in (124, 137) else f"ended with {code}"
         raise Refused(f"{argv[0]} {why}. Its last lines:\n" + "\n".join(last))
