@@ -1,16 +1,29 @@
 """What a sandbox reaches on the network, and what it does not, tried with real sockets from inside its namespace."""
 
-import asyncio
 import os
 import socket
 import struct
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import netlab
 import pytest
-from netlab import FORBIDDEN, FORBIDDEN_V6, HOST, HOST_LAN, LAN_NEIGHBOUR, PORT, WEB, Box, Lab, attach, reached, shell
+from netlab import (
+    FORBIDDEN,
+    FORBIDDEN_V6,
+    HOST,
+    HOST_LAN,
+    LAN_NEIGHBOUR,
+    PORT,
+    WEB,
+    Box,
+    Lab,
+    attach,
+    reached,
+    shell,
+    wait_until,
+)
 
 from skerry.config import Config
 from skerry.node.network import Network, netns
@@ -250,12 +263,25 @@ async def test_the_host_does_not_become_a_router_for_others(lab: Lab, network: N
         assert lan.sees(b"knock", 5)
 
 
+async def test_one_sandbox_does_not_fill_the_hosts_table_of_connections(network: Network, box: Box) -> None:
+    other = await attach(network)
+    flows = [(WEB, netlab.raw_udp(box.address, WEB, b"", port)) for port in range(1, 12_000)]
+    box.do(lambda: netlab.send_raw(flows))
+    count = int(shell("cat /proc/sys/net/netfilter/nf_conntrack_count"))
+    assert 8000 < count < 8500
+    assert box.reaches((WEB, PORT)) == set()
+    assert other.reaches((WEB, PORT)) == {(WEB, PORT)}
+
+
 async def test_a_firewall_that_drops_what_it_does_not_know_is_found(network: Network) -> None:
     shell(
         "nft 'add table ip filter; add chain ip filter FORWARD { type filter hook forward priority 0; policy drop; }'"
     )
     try:
         probe = {p.name: p for p in await network.probes()}["firewall"]
+        prefix = probe.remedy.split("interfaces ")[1].split("*")[0]
+        shell(f"nft add rule ip filter FORWARD iifname '{prefix}*' accept")
+        assert all(p.ok for p in await network.probes())
     finally:
         shell("nft delete table ip filter")
     assert not probe.ok
@@ -267,13 +293,6 @@ async def test_a_firewall_that_drops_what_it_does_not_know_is_found(network: Net
 def rules() -> list[str]:
     tables = sorted(shell("nft list tables").split("table ")[1:])
     return [shell(f"nft -s -t list table {table}") for table in tables]
-
-
-async def wait_until(condition: Callable[[], bool], deadline_s: float = 10) -> None:
-    end = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < end, "it did not come about in time"
-        await asyncio.sleep(0.02)
 
 
 def udp_server(address: str) -> socket.socket:
