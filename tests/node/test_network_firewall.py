@@ -1,5 +1,6 @@
 """What a sandbox reaches on the network, and what it does not, tried with real sockets from inside its namespace."""
 
+import contextlib
 import os
 import socket
 import struct
@@ -154,12 +155,22 @@ async def test_nobody_reaches_into_a_sandbox_not_even_the_host(lab: Lab, box: Bo
         assert lab.at("lan", lambda: reached([target])) == set()
 
 
+async def test_no_datagram_gets_into_a_sandbox_unasked(lab: Lab, box: Box) -> None:
+    with box.do(lambda: udp_server("0.0.0.0")) as server:
+        target = (box.address, server.getsockname()[1])
+        for place in ("host", "internet", "lan"):
+            lab.at(place, lambda: send_datagram(target))
+        assert nothing_arrives(server)
+
+
 async def test_the_hosts_lan_is_not_reached(box: Box) -> None:
     assert box.reaches((LAN_NEIGHBOUR, PORT)) == set()
 
 
-async def test_spoofed_sources_never_leave_the_host(lab: Lab, network: Network, box: Box) -> None:
+@pytest.mark.parametrize("rp_filter", [0, 1])
+async def test_spoofed_sources_never_leave_the_host(lab: Lab, network: Network, box: Box, rp_filter: int) -> None:
     other = await attach(network)
+    shell(f"sysctl -qw net.ipv4.conf.{box.interface}.rp_filter={rp_filter}")  # the rules hold without its help
     sources = [other.address, box.gateway, HOST, "8.8.4.4", "127.0.0.1", "10.250.0.9", "255.255.255.255"]
     spoofed = [(WEB, netlab.raw_udp(source, WEB, b"spoofed")) for source in sources]
     honest = (WEB, netlab.raw_udp(box.address, WEB, b"marker"))
@@ -170,13 +181,15 @@ async def test_spoofed_sources_never_leave_the_host(lab: Lab, network: Network, 
 
 async def test_nothing_leaves_the_host_with_a_sandboxs_own_address(lab: Lab, box: Box) -> None:
     with lab.at("internet", lambda: netlab.Sniffer("down0")) as seen:
-        # A stray ACK belongs to no connection and is not translated.
-        box.do(lambda: netlab.send_raw([(WEB, stray_ack(box.address, WEB))]))
+        # A segment without flags belongs to no connection and would not be translated.
+        box.do(lambda: netlab.send_raw([(WEB, flagless_segment(box.address, WEB))]))
         box.do(lambda: netlab.send_raw([(WEB, netlab.raw_udp(box.address, WEB, b"marker"))]))
         assert [f for f in seen.before(b"marker") if socket.inet_aton(box.address) in f[26:30]] == []
 
 
 async def test_source_routes_are_not_followed(lab: Lab, box: Box) -> None:
+    for where in ("all", box.interface, "up0"):  # as on a host that allows them
+        shell(f"sysctl -qw net.ipv4.conf.{where}.accept_source_route=1")
     option = bytes([131, 7, 4]) + socket.inet_aton("10.1.2.3") + b"\0"
     packet = netlab.raw_udp(box.address, WEB, b"loose")
     packet = struct.pack("!BBH", 0x47, 0, len(packet) + 8) + packet[4:20] + option + packet[20:]
@@ -302,6 +315,11 @@ def udp_server(address: str) -> socket.socket:
     return sock
 
 
+def send_datagram(target: tuple[str, int]) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock, contextlib.suppress(PermissionError):
+        sock.sendto(b"knock", target)
+
+
 def tcp_server(address: str) -> socket.socket:
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     sock.bind((address, 0))
@@ -324,8 +342,8 @@ def with_checksum(packet: bytes) -> bytes:
     return packet[:10] + struct.pack("!H", ~total & 0xFFFF) + packet[12:]
 
 
-def stray_ack(source: str, target: str) -> bytes:
-    tcp = struct.pack("!HHIIBBHHH", 4000, 80, 1, 1, 0x50, 0x10, 1000, 0, 0)
+def flagless_segment(source: str, target: str) -> bytes:
+    tcp = struct.pack("!HHIIBBHHH", 4000, 80, 1, 1, 0x50, 0, 1000, 0, 0)
     addresses = socket.inet_aton(source) + socket.inet_aton(target)
     total = sum(struct.unpack("!16H", addresses + struct.pack("!HH", 6, len(tcp)) + tcp))
     while total >> 16:

@@ -35,9 +35,9 @@ def _firewall_remedy(prefix: str) -> str:
     return (
         f"Let the other firewall pass the interfaces {prefix}*. With Docker: iptables -I DOCKER-USER -i {prefix}+ -j "
         f"ACCEPT; iptables -I DOCKER-USER -o {prefix}+ -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT. Where "
-        f"INPUT drops: iptables -I INPUT -i {prefix}+ -p udp --dport 53 -j ACCEPT, and the same for tcp. With firewalld: "
-        "set sandbox_network, and firewall-cmd --permanent --zone=trusted --add-source=<that network>. What sandboxes may "
-        "reach is decided by Skerry's own rules in any case."
+        f"INPUT drops: iptables -I INPUT -i {prefix}+ -p udp --dport 53 -j ACCEPT, and the same for tcp. "
+        "With firewalld: set sandbox_network, and firewall-cmd --permanent --zone=trusted --add-source=<that network>. "
+        "What sandboxes may reach is decided by Skerry's own rules in any case."
     )
 
 
