@@ -72,6 +72,11 @@ class Config(BaseModel):
         return self.home / "node"
 
     @property
+    def sbxd(self) -> Path:
+        """The daemon for the inside, as built by `up`. Every user of the host may read and execute it."""
+        return self.home / "bin" / "sbxd"
+
+    @property
     def pool_dir(self) -> Path:
         """Where the btrfs pool is mounted."""
         return self.home / "pool"

@@ -226,6 +226,10 @@ class Runtime(Protocol):
         """Return when the sandbox has died, with why (`oom` told from `runtime_died`)."""
         ...
 
+    async def oom_kills(self, sandbox_id: SandboxId) -> int:
+        """How often the kernel has killed for the sandbox's memory limit. 0 when it is gone."""
+        ...
+
     async def delete(self, sandbox_id: SandboxId) -> None:
         """Kill and remove all the runtime holds of it, cgroups included. Unknown: success."""
         ...

@@ -1,0 +1,19 @@
+/* What the file ops share. */
+#ifndef SBXD_FILES_H
+#define SBXD_FILES_H
+#include <stdbool.h>
+#include <sys/stat.h>
+
+#include "buf.h"
+#include "json.h"
+#include "stream.h"
+
+enum { SLICE_NS = 2000000 }; /* how long one step of a long work may keep everybody else waiting */
+
+/* An absolute path without NUL. NULL: answered with an error. */
+const char *path_of(struct stream *s, const struct json *request, const char *member);
+const char *last_name(const char *path);
+void info_put(struct buf *b, const char *path, const struct stat *st, const char *target); /* members, no braces */
+void info_close(struct stream *s, const char *path, bool follow); /* CLOSE with FileInfo, or the error */
+int parents_make(const char *path); /* every directory above `path`; 0 or an errno */
+#endif

@@ -1,0 +1,241 @@
+"""The cgroups of sandboxes, on version 1, hybrid and version 2 hosts: where they go, what they count, how they end.
+
+The OCI runtime makes them and sets the limits. This module chooses the place, reads and removes. Every sandbox's cgroup
+is `<base>/skerry-<instance>/<sandbox id>`.
+"""
+
+import asyncio
+import contextlib
+import errno
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from skerry.model.errors import Refused
+from skerry.model.ids import SandboxId
+
+ROOT = Path("/sys/fs/cgroup")
+NEEDED = ("memory", "cpu", "pids")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    memory_bytes: int
+    cpu_ns: int
+    processes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How this host mounts cgroups. `version` is that of the memory controller; hybrid hosts are version 1."""
+
+    version: int
+    root: Path
+    unified: bool = False  # version 1 with an (unused) version 2 tree at <root>/unified
+    base: str = ""  # version 2: the cgroup under which ours is made; "" = the top
+
+    def directories(self, name: str) -> list[Path]:
+        """Every directory that the cgroup `name` may have."""
+        if self.version == 2:
+            return [self.root / self.base.lstrip("/") / name]
+        return [tree / name for tree in sorted(self.root.iterdir()) if tree.is_dir() and not tree.is_symlink()]
+
+    @property
+    def swap_counted(self) -> bool:
+        """Whether a limit on memory and swap together can be set (a kernel may be built or booted without)."""
+        if self.version == 2:
+            return Path("/proc/swaps").exists()
+        return (self.root / "memory" / "memory.memsw.limit_in_bytes").exists()
+
+
+def detect(root: Path = ROOT) -> Layout:
+    """Read how cgroups are mounted. Changes nothing.
+
+    Raises:
+        Refused: No cgroup tree with the controllers for memory, cpu and processes.
+    """
+    if (root / "cgroup.controllers").exists():
+        have = (root / "cgroup.controllers").read_text().split()
+        missing = [name for name in NEEDED if name not in have]
+        layout = Layout(2, root)
+    else:
+        missing = [name for name in NEEDED if not (root / name / "cgroup.procs").exists()]
+        layout = Layout(1, root, unified=(root / "unified" / "cgroup.procs").exists())
+    if missing:
+        raise Refused(
+            f"The cgroup controllers {', '.join(missing)} are not available under {root}, so limits cannot be enforced."
+            " Boot with cgroups enabled, or give the service 'Delegate=yes'."
+        )
+    return layout
+
+
+class Cgroups:
+    """The cgroups of one instance."""
+
+    def __init__(self, instance: str, root: Path = ROOT) -> None:
+        """Finds a place where cgroups can be made, by making one.
+
+        Raises:
+            Refused: There is none.
+        """
+        self.name = f"skerry-{instance}"
+        layout = detect(root)
+        self.layout = layout if layout.version == 1 else _place(layout, self.name)
+
+    def oci_path(self, sandbox_id: SandboxId) -> str:
+        """The `cgroupsPath` of an OCI configuration (cgroupfs driver)."""
+        return f"{self.layout.base}/{self.name}/{sandbox_id}"
+
+    def processes(self, sandbox_id: SandboxId) -> list[int]:
+        """Pids on the host of all that runs in the sandbox's cgroup, and below it."""
+        found: set[int] = set()
+        for directory in self._directories(sandbox_id):
+            for top, _, _ in os.walk(directory):
+                with contextlib.suppress(OSError):
+                    found.update(int(pid) for pid in (Path(top) / "cgroup.procs").read_text().split())
+        return sorted(found)
+
+    def holds(self, pid: int, sandbox_id: SandboxId) -> bool:
+        """Whether a process runs in the sandbox's cgroup: proof that its pid has not been used again for another."""
+        try:
+            lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+        except OSError:
+            return False
+        wanted = f"/{self.name}/{sandbox_id}"
+        return any(line.endswith(wanted) or f"{wanted}/" in line for line in lines)
+
+    def oom_kills(self, sandbox_id: SandboxId) -> int:
+        """How often the kernel killed for the sandbox's memory limit. 0 when its cgroup is gone."""
+        name = "memory.events" if self.layout.version == 2 else "memory.oom_control"
+        for line in self._read(sandbox_id, "memory", name).splitlines():
+            key, _, value = line.partition(" ")
+            if key == "oom_kill":
+                return int(value)
+        return 0
+
+    def usage(self, sandbox_id: SandboxId) -> Usage:
+        """What the sandbox uses now; zeros when it is gone."""
+        if self.layout.version == 2:
+            stat = dict(line.split() for line in self._read(sandbox_id, "", "cpu.stat").splitlines())
+            memory, cpu_ns = self._read(sandbox_id, "", "memory.current"), int(stat.get("usage_usec", 0)) * 1000
+        else:
+            memory = self._read(sandbox_id, "memory", "memory.usage_in_bytes")
+            cpu_ns = int(self._read(sandbox_id, "cpuacct", "cpuacct.usage") or 0)
+        return Usage(int(memory or 0), cpu_ns, int(self._read(sandbox_id, "pids", "pids.current") or 0))
+
+    def sandboxes(self) -> set[SandboxId]:
+        """Every sandbox that has a cgroup, alive or not."""
+        return {
+            SandboxId(entry.name)
+            for directory in self.layout.directories(self.name)
+            if directory.is_dir()
+            for entry in directory.iterdir()
+            if entry.is_dir()
+        }
+
+    def kill(self, sandbox_id: SandboxId) -> int:
+        """SIGKILL all that runs in the sandbox; the number that was there."""
+        processes = self.processes(sandbox_id)
+        for pid in processes:
+            if self.holds(pid, sandbox_id):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        return len(processes)
+
+    async def remove(self, sandbox_id: SandboxId, deadline_s: float = 10.0) -> None:
+        """Kill what is in the sandbox's cgroup and remove it. Unknown: success.
+
+        Raises:
+            Refused: Something in it does not die.
+        """
+        until = time.monotonic() + deadline_s
+        while self.kill(sandbox_id) or not self._rmdir(sandbox_id):
+            if time.monotonic() > until:
+                raise Refused(
+                    f"Processes {self.processes(sandbox_id)} of sandbox {sandbox_id} do not die. They wait for the"
+                    " kernel (a hung disk?); the next attempt to destroy the sandbox tries again."
+                )
+            await asyncio.sleep(0.002)
+
+    def remove_parent(self) -> None:
+        """Remove the instance's own cgroup, if no sandbox is left in it."""
+        for directory in self.layout.directories(self.name):
+            with contextlib.suppress(OSError):
+                directory.rmdir()
+
+    def _directories(self, sandbox_id: SandboxId) -> list[Path]:
+        return [directory / sandbox_id for directory in self.layout.directories(self.name)]
+
+    def _read(self, sandbox_id: SandboxId, tree: str, name: str) -> str:
+        top = self.layout.root / (self.layout.base.lstrip("/") if self.layout.version == 2 else tree)
+        try:
+            return (top / self.name / sandbox_id / name).read_text()
+        except OSError:
+            return ""
+
+    def _rmdir(self, sandbox_id: SandboxId) -> bool:
+        for directory in self._directories(sandbox_id):
+            for top, _, _ in os.walk(directory, topdown=False):
+                try:
+                    os.rmdir(top)  # noqa: PTH106 - cgroupfs directories hold files that go with them
+                except OSError as error:
+                    if error.errno != errno.ENOENT:
+                        return False
+        return True
+
+
+def _place(layout: Layout, name: str) -> Layout:
+    """Where on a version 2 host ours can be made: under our own cgroup if it was delegated to us, else at the top."""
+    own = _own_cgroup()
+    delegated = own != "" and _is_delegated(layout.root / own.lstrip("/"))
+    reasons: list[str] = []
+    for base in dict.fromkeys([own, "", own] if delegated else ["", own]):
+        try:
+            _enable(layout.root / base.lstrip("/"), name)
+        except OSError as error:
+            reasons.append(f"{base or '/'}: {error.strerror}")
+        else:
+            return Layout(2, layout.root, base=base)
+    raise Refused(
+        f"No cgroup with {', '.join(NEEDED)} can be made ({'; '.join(reasons)})."
+        " Run the node as a systemd service with 'Delegate=yes', or with write access to /sys/fs/cgroup."
+    )
+
+
+def _own_cgroup() -> str:
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        if line.startswith("0::"):
+            return line[3:].rstrip("/").removesuffix("/skerry-node")
+    return ""
+
+
+def _is_delegated(directory: Path) -> bool:
+    for attribute in ("trusted.delegate", "user.delegate"):
+        with contextlib.suppress(OSError):
+            if os.getxattr(directory, attribute) == b"1":
+                return True
+    return False
+
+
+def _enable(base: Path, name: str) -> None:
+    """Make `base/name` with the controllers on in it. A cgroup with children that limit may hold no process itself."""
+    (base / name).mkdir(exist_ok=True)
+    wanted = "+" + " +".join(NEEDED)
+    try:
+        (base / "cgroup.subtree_control").write_text(wanted)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        _move_to_leaf(base)
+        (base / "cgroup.subtree_control").write_text(wanted)
+    (base / name / "cgroup.subtree_control").write_text(wanted)
+
+
+def _move_to_leaf(base: Path) -> None:
+    leaf = base / "skerry-node"
+    leaf.mkdir(exist_ok=True)
+    for pid in (base / "cgroup.procs").read_text().split():
+        with contextlib.suppress(ProcessLookupError):
+            (leaf / "cgroup.procs").write_text(pid)

@@ -1,0 +1,202 @@
+"""`skerry-node`: the root process that owns the sandboxes of one host. Builds the parts, answers the socket, ends.
+
+SIGTERM and SIGINT end it and leave every sandbox running: the next start takes them over. The op `shutdown` with `stop`
+ends the sandboxes' processes first; their files stay, and the next start reports them as failed by `host_restart`.
+No HTTP, no database, no account.
+"""
+
+import asyncio
+import fcntl
+import logging
+import os
+import pwd
+import resource
+import signal
+import sys
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import structlog
+
+from skerry.config import Config
+from skerry.model.capability import Capabilities
+from skerry.model.errors import Refused, SkerryError
+from skerry.model.sandbox import NetworkMode
+from skerry.node.images import Images
+from skerry.node.open_parts import MakeImages, OpenedParts, open_parts
+from skerry.node.ops import Ops
+from skerry.node.parts import Parts
+from skerry.node.records import Records
+from skerry.node.rpc import Server
+from skerry.node.spool import Spool
+from skerry.node.supervisor import Supervisor
+from skerry.node.tasks import root_cause, spawn
+
+INODES_EVERY_S = 5.0
+TEND_EVERY_S = 30.0
+SWEEP_EVERY_S = 3600.0
+OPEN_FILES = 65_536
+
+log = structlog.get_logger()
+
+Opener = Callable[[], Awaitable[OpenedParts]]
+
+
+def run(config: Config, make_images: MakeImages = Images) -> int:
+    """The node's main: returns its exit code when it has ended. Needs root.
+
+    `make_images` is for tests.
+
+    Raises:
+        Refused: It is not root, another node of this instance runs, or the host cannot do it; the message says what.
+    """
+    if os.geteuid() != 0:
+        raise Refused("skerry-node needs root: it mounts, makes cgroups and network namespaces.")
+    configure_logs(config.log_level)
+    _raise_open_files()
+    for directory, mode in ((config.home, 0o711), (config.run_dir, 0o711), (config.node_dir, 0o711)):
+        directory.mkdir(mode=mode, parents=True, exist_ok=True)
+    with _only_one(config.run_dir / "node.lock"):
+        return asyncio.run(serve(config, lambda: open_parts(config, make_images)))
+
+
+async def serve(config: Config, opener: Opener) -> int:
+    """Answer the socket until a signal or `shutdown`. `opener` is replaced by tests."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    ops = Ops(stop)
+    uid, gid = _api_user(config)
+    server = Server(config.node_socket, ops.table(), frozenset({0, uid}), gid)
+    async with _background() as group:
+        await server.listen(group)
+        try:
+            await _work(config, opener, ops, group, stop)
+        finally:
+            await server.close()
+    return 0
+
+
+async def _work(config: Config, opener: Opener, ops: Ops, group: asyncio.TaskGroup, stop: asyncio.Event) -> None:
+    opened = await opener()
+    left_running = True
+    try:
+        spool = Spool(config.node_dir / "spool", config.output_cap_mb << 20, config.output_keep_hours * 3600.0)
+        records = Records(config.node_dir / "sandboxes")
+        first_range = int(config.instance, 16)
+        supervisor = Supervisor(opened.parts, records, spool, group, first_range)
+        await supervisor.adopt()
+        ops.open(supervisor, spool, opened.parts, group, await _capabilities(opened.parts))
+        spawn(group, _every(INODES_EVERY_S, opened.parts.layers.enforce_inodes), "inodes")
+        spawn(group, _every(TEND_EVERY_S, supervisor.tend), "tend")
+        spawn(group, _every(SWEEP_EVERY_S, lambda: asyncio.to_thread(spool.sweep, time.time())), "sweep")
+        log.info("the node is ready", sandboxes=len(supervisor.list()), runtime=opened.parts.runtime.name)
+        await stop.wait()
+        if ops.stop_sandboxes:
+            await supervisor.stop_all()
+            left_running = False
+    finally:
+        await (opened.leave() if left_running else opened.close())
+    log.info("the node ends", sandboxes_left_running=left_running)
+
+
+async def _every(seconds: float, work: Callable[[], Awaitable[object]]) -> None:
+    """A process loop: do `work` now and then, whatever it raised the time before."""
+    while True:
+        try:
+            await work()
+        except Exception:
+            log.exception("a periodic task failed; it is tried again")
+        await asyncio.sleep(seconds)
+
+
+@asynccontextmanager
+async def _background() -> AsyncGenerator[asyncio.TaskGroup]:
+    """A task group whose tasks are cancelled when the body has ended: they are loops and calls that would not end."""
+    with suppress(_Ended):
+        try:
+            async with asyncio.TaskGroup() as group:
+                yield group
+                raise _Ended
+        except BaseExceptionGroup as errors:
+            rest = errors.split(_Ended)[1]
+            if rest is not None:
+                raise root_cause(rest, SkerryError) from None
+
+
+class _Ended(Exception):
+    """Ends a task group from inside."""
+
+
+async def _capabilities(parts: Parts) -> Capabilities:
+    probes = [*await parts.layers.probes(), *await parts.network.probes()]
+    return Capabilities(
+        provider="local",
+        runtime=parts.runtime.name,
+        runtime_version=await parts.runtime.version(),
+        shares_kernel=parts.runtime.shares_kernel,
+        network_modes=tuple(str(mode) for mode in NetworkMode),
+        keeps_memory=False,
+        disk_limit=parts.layers.disk_limit,
+        probes=tuple(probes),
+    )
+
+
+def configure_logs(level: str) -> None:
+    """Lines of key=value on stderr. What is logged holds no secret: the modules log ids, counts and messages."""
+    least = logging.getLevelNamesMapping()[level.upper()]
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.processors.format_exc_info,
+            structlog.processors.LogfmtRenderer(sort_keys=False, key_order=["timestamp", "level", "event"]),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(least),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+    )
+
+
+@contextmanager
+def _only_one(path: Path) -> Generator[None]:
+    """Hold the lock of this instance's node."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pid = os.pread(fd, 32, 0).decode().strip()
+            raise Refused(f"A node of this instance runs already (pid {pid}). `skerry down` ends it.") from None
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _api_user(config: Config) -> tuple[int, int]:
+    """Who may call besides root. A user that does not exist yet: root alone, until the node is started again."""
+    try:
+        entry = pwd.getpwnam(config.user)
+    except KeyError:
+        log.warning("the API's user does not exist; only root may call the node", user=config.user)
+        return 0, 0
+    return entry.pw_uid, entry.pw_gid
+
+
+def _raise_open_files() -> None:
+    """Two descriptors a running command, one or two a sandbox and a call: the usual 1024 would not last."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def main(config: Config) -> int:
+    """`run`, with errors told on stderr: for a process of its own."""
+    try:
+        return run(config)
+    except SkerryError as error:
+        print(f"skerry-node: {error.message}", file=sys.stderr)
+        return 1

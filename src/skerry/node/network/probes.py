@@ -1,0 +1,108 @@
+"""Whether this host's network can carry sandboxes, tried out in a namespace that vanishes. Changes nothing."""
+
+import os
+from collections.abc import Callable
+from ipaddress import IPv4Network
+from pathlib import Path
+
+from skerry.model.capability import Probe
+from skerry.model.errors import SkerryError
+from skerry.node.network import host, links, netns, nftables, resolver, sysctl
+from skerry.node.network.addressing import AddressPlan, interface_prefix
+from skerry.node.network.policy import Policy, forwarding_guard, ruleset
+
+_SCRATCH = IPv4Network("10.255.0.0/16")
+
+
+def run(instance: str, servers: tuple[str, ...]) -> list[Probe]:
+    """All probes. Never raises: what went wrong is in the probe."""
+    return [
+        _tried("nftables", _nftables, "Install nftables, and use a kernel with nf_tables, NAT and conntrack (≥ 5.10)."),
+        _tried(
+            "netns", _netns, "Run as root on the host itself, or in a container with CAP_NET_ADMIN and CAP_SYS_ADMIN."
+        ),
+        _tried("ip_forward", _forwarding, "Make /proc/sys/net writable, or run: sysctl -w net.ipv4.ip_forward=1"),
+        _tried(
+            "firewall",
+            lambda: _other_firewalls(instance),
+            f"Let the other firewall pass the interfaces {interface_prefix(instance)}*, e.g. with Docker: iptables -I "
+            f"DOCKER-USER -i {interface_prefix(instance)}+ -j ACCEPT; iptables -I DOCKER-USER -o "
+            f"{interface_prefix(instance)}+ -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT; for its INPUT chain: "
+            f"iptables -I INPUT -i {interface_prefix(instance)}+ -p udp --dport 53 -j ACCEPT, and the same for tcp.",
+        ),
+        _tried("dns", lambda: _dns(servers), "Set dns to the addresses of name servers, or mend /etc/resolv.conf."),
+    ]
+
+
+class _Fails(Exception):
+    """A probe's finding that is no error of the system."""
+
+
+def _tried(name: str, attempt: Callable[[], str], remedy: str) -> Probe:
+    try:
+        return Probe(name, True, attempt())
+    except (OSError, SkerryError, _Fails) as error:
+        return Probe(name, False, str(error), remedy)
+
+
+def _nftables() -> str:
+    plan = AddressPlan("00000000", _SCRATCH)
+
+    def attempt() -> None:
+        nftables.load(ruleset(Policy(plan)))
+        nftables.load(forwarding_guard(("lo",)))
+
+    netns.in_scratch(attempt)
+    return "the rules for sandboxes load"
+
+
+def _netns() -> str:
+    plan = AddressPlan("00000000", _SCRATCH)
+
+    def attempt() -> None:
+        # Both ends in the scratch namespace: enough to see that links, their switches and addresses work.
+        links.connect(plan, 0, "probe", Path("/proc/thread-self/ns/net"))
+        if not links.repair_inner_end(plan, 0):
+            raise _Fails("a veth pair was made, but its other end is missing")
+
+    netns.in_scratch(attempt)
+    return "namespaces and veth links work"
+
+
+def _forwarding() -> str:
+    names = host.uplinks()
+    if not names:
+        return "no default route: sandboxes with a network reach nothing"
+    off = [name for name in names if not sysctl.forwards(name)]
+    for name in off:
+        if not os.access(f"/proc/sys/net/ipv4/conf/{name}/forwarding", os.W_OK):
+            raise _Fails(f"forwarding is off for {name} and cannot be switched on")
+    return f"on, or can be switched on, for {', '.join(names)}"
+
+
+def _other_firewalls(instance: str) -> str:
+    ours = f"skerry_{instance}"
+    dropping = [
+        f"{chain['family']} {chain['table']} {chain['name']}"
+        for chain in nftables.base_chains(("forward", "input"))
+        if chain.get("policy") == "drop" and chain["table"] != ours
+    ]
+    if dropping:
+        raise _Fails(f"chains of another firewall drop what they do not know: {'; '.join(dropping)}")
+    if "filter" in _legacy_tables():
+        raise _Fails("rules of the old iptables are loaded beside nftables, and cannot be seen from here")
+    return "no other firewall is in the way"
+
+
+def _legacy_tables() -> list[str]:
+    try:
+        return Path("/proc/thread-self/net/ip_tables_names").read_text().split()
+    except OSError:
+        return []
+
+
+def _dns(servers: tuple[str, ...]) -> str:
+    found = servers or resolver.host_servers()
+    if not found:
+        raise _Fails("no name server is known")
+    return f"names are asked of {', '.join(found)}"

@@ -1,0 +1,212 @@
+"""The pool: the file system that holds templates and sandboxes. Found, made, grown, mounted, unmounted.
+
+Native where the home lies on btrfs and simple quotas can be had there, else a sparse loop image, else (no btrfs on
+this host) plain directories. Blocking: call from a thread. It never looks into a sandbox.
+"""
+
+import contextlib
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from skerry.config import Config
+from skerry.model.capability import Probe
+from skerry.model.errors import Refused
+from skerry.node import btrfs, mounts, quota
+from skerry.node.trees import BtrfsTrees, PlainTrees, Trees
+
+_MIB = 1 << 20
+_COMMAND_TIMEOUT_S = 120
+# Left alone, data takes all space and the next directory entry finds none: metadata gets its share as data grows.
+_OPTIONS = "discard=async,metadata_ratio=4"
+_FLAGS = mounts.MS_NOSUID | mounts.MS_NODEV | mounts.MS_NOATIME
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """An open pool. `probe` says what it is, and what to do if that is less than it could be."""
+
+    path: Path
+    image: Path | None  # the loop image, if it is one
+    trees: Trees
+    probe: Probe
+
+    @property
+    def images(self) -> Path:
+        return self.path / "images"
+
+    @property
+    def sandboxes(self) -> Path:
+        return self.path / "sandboxes"
+
+    @property
+    def mounts(self) -> Path:
+        return self.path / "mounts"
+
+    def free_bytes(self) -> int:
+        """What can still be written: a sparse image may promise more than the disk under it has."""
+        here = os.statvfs(self.path)
+        free = here.f_bavail * here.f_frsize
+        if self.image is None:
+            return free
+        below = os.statvfs(self.image.parent)
+        return min(free, below.f_bavail * below.f_frsize)
+
+
+def open_pool(config: Config) -> Pool:
+    """Make or find the pool of this instance and mount it. Called twice, or after a crash or reboot: the same pool.
+
+    Raises:
+        Refused: Something else is mounted there, or the image cannot be mounted.
+    """
+    path, image = config.pool_dir, config.home / "pool.img"
+    path.mkdir(mode=0o711, parents=True, exist_ok=True)
+    reason = _cannot_btrfs()
+    if not image.exists() and btrfs.is_btrfs(config.home) and quota.enable(config.home, full=False):
+        pool = _open_native(path)
+    elif reason is None:
+        pool = _open_image(path, image, config.pool_mb * _MIB)
+    else:
+        pool = _open_plain(path, reason)
+    for directory, mode in ((pool.images, 0o700), (pool.sandboxes, 0o700), (pool.mounts, 0o711)):
+        directory.mkdir(mode=mode, exist_ok=True)
+    return pool
+
+
+def close_pool(pool: Pool) -> None:
+    """Unmount all below the pool and the pool itself; the loop device goes with it. Safe to call twice."""
+    for entry in reversed(mounts.mounts_under(pool.path)):
+        mounts.unmount_all(entry.target)
+
+
+def _open_native(path: Path) -> Pool:
+    _bind(path)
+    kind = quota.mode(path) or "none"
+    return Pool(path, None, BtrfsTrees(path, kind), Probe("pool", True, f"native btrfs, disk limit: {kind}"))
+
+
+def _open_plain(path: Path, reason: str) -> Pool:
+    _bind(path)
+    remedy = "Install btrfs-progs and a kernel with btrfs and loop devices, or put the home on btrfs; then start anew."
+    detail = f"plain directories: {reason}; disk limits are not enforced"
+    return Pool(path, None, PlainTrees(), Probe("pool", False, detail, remedy))
+
+
+def _bind(path: Path) -> None:
+    """Mount a directory on itself, to have flags and propagation of our own."""
+    if mounts.is_mount_root(path):
+        return
+    mounts.mount(os.fspath(path), path, "", mounts.MS_BIND)
+    mounts.mount("none", path, "", mounts.MS_BIND | mounts.MS_REMOUNT | _FLAGS)
+    mounts.make_shared(path)
+
+
+def _open_image(path: Path, image: Path, size_bytes: int) -> Pool:
+    _make_image(image, size_bytes)
+    device = _mounted_device(path, image)
+    if device is None:
+        for stale in _loop_devices(image):
+            # A crash between attaching and mounting left it, or an image of this name that has been deleted since.
+            _run("losetup", "--detach", stale)
+        device = _attach_and_mount(path, image)
+    else:
+        _run("losetup", "--set-capacity", device)
+    btrfs.grow(path)
+    kind = quota.enable(path, full=True) or "none"
+    return Pool(path, image, BtrfsTrees(path, kind), _image_probe(image, kind))
+
+
+def _image_probe(image: Path, kind: str) -> Probe:
+    status, below = image.stat(), os.statvfs(image.parent)
+    size_mb, missing = status.st_size // _MIB, status.st_size - status.st_blocks * 512
+    detail = f"btrfs on {image} ({size_mb} MB), disk limit: {kind}"
+    if missing <= below.f_bavail * below.f_frsize:
+        return Probe("pool", True, detail)
+    return Probe(
+        "pool",
+        True,
+        f"{detail}; the disk below has not room for all of it, new sandboxes are refused before it fills",
+        f"Free {missing // _MIB} MB beside {image}, or choose a smaller pool_mb before the first start.",
+    )
+
+
+def _make_image(image: Path, size_bytes: int) -> None:
+    if not image.exists():
+        unfinished = image.with_name(image.name + ".new")
+        unfinished.unlink(missing_ok=True)
+        unfinished.touch(mode=0o600)
+        if btrfs.is_btrfs(image.parent):
+            _run("chattr", "+C", os.fspath(unfinished))  # no copy-on-write below copy-on-write
+        os.truncate(unfinished, size_bytes)
+        _run("mkfs.btrfs", "--quiet", "--metadata", "single", "--data", "single", os.fspath(unfinished))
+        unfinished.rename(image)
+    elif image.stat().st_size < size_bytes:  # it grows with the setting, it never shrinks
+        os.truncate(image, size_bytes)
+
+
+def _mounted_device(path: Path, image: Path) -> str | None:
+    """The loop device mounted at `path`, None if nothing is.
+
+    Raises:
+        Refused: Something that is not our image is mounted there.
+    """
+    if not mounts.is_mount_root(path):
+        return None
+    source = [entry for entry in mounts.mounts_under(path) if entry.target == path][-1].source
+    if source in _loop_devices(image):
+        return source
+    raise Refused(f"{path} should hold the pool, but {source} is mounted there. Unmount it and start again.")
+
+
+def _attach_and_mount(path: Path, image: Path) -> str:
+    try:
+        device = _run("losetup", "--find", "--show", "--direct-io=on", os.fspath(image)).strip()
+    except Refused:  # the file system below knows no direct I/O
+        device = _run("losetup", "--find", "--show", os.fspath(image)).strip()
+    try:
+        mounts.mount(device, path, "btrfs", _FLAGS, _OPTIONS)
+        mounts.make_shared(path)
+    except OSError as error:
+        raise Refused(f"The pool {image} cannot be mounted: {error}. `dmesg` says more.") from error
+    finally:
+        _run("losetup", "--detach", device)  # takes effect when the last mount goes
+    return device
+
+
+def _loop_devices(image: Path) -> list[str]:
+    """Loop devices whose backing file has, or had, this path."""
+    found: list[str] = []
+    for file in Path("/sys/block").glob("loop*/loop/backing_file"):
+        with contextlib.suppress(OSError):  # detached meanwhile
+            backing = os.fsdecode(file.read_bytes()).removesuffix("\n").removesuffix(" (deleted)")
+            if backing == os.fspath(image.resolve()):
+                found.append(f"/dev/{file.parts[-3]}")
+    return found
+
+
+def _cannot_btrfs() -> str | None:
+    """Why this host cannot have a btrfs image; None if it can, as far as can be told without trying."""
+    try:
+        _run("mkfs.btrfs", "--version")
+    except Refused as error:
+        return error.message
+    if "btrfs" in Path("/proc/filesystems").read_text().split():
+        return None
+    with contextlib.suppress(Refused):
+        _run("modprobe", "btrfs")
+    if "btrfs" in Path("/proc/filesystems").read_text().split():
+        return None
+    return "this kernel has no btrfs"
+
+
+def _run(*argv: str) -> str:
+    try:
+        done = subprocess.run(argv, capture_output=True, timeout=_COMMAND_TIMEOUT_S, check=True)
+    except FileNotFoundError as error:
+        raise Refused(f"{argv[0]} is not installed") from error
+    except subprocess.TimeoutExpired as error:
+        raise Refused(f"{argv[0]} did not end within {_COMMAND_TIMEOUT_S} s") from error
+    except subprocess.CalledProcessError as error:
+        raise Refused(f"{argv[0]} failed: {error.stderr.decode(errors='replace').strip()}") from error
+    return os.fsdecode(done.stdout)

@@ -1,0 +1,342 @@
+"""Host programs: started in namespaces of their own, waited for under a deadline, reaped when orphaned.
+
+For the node's own helpers (OCI runtimes). Never for what runs inside a sandbox, and never a shell.
+
+A detached sandbox is orphaned when the runtime that made it exits. The node is a *child subreaper*, so the orphan becomes
+its child, and whoever does not reap it makes `runsc delete` wait for a zombie. Orphans are reaped by pidfd, one by one:
+a `wait` for any child would steal the exit status of a process that asyncio or a thread is waiting for.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from skerry.model.errors import DeadlineExceeded
+
+T = TypeVar("T")
+
+OUTPUT_LIMIT_BYTES = 65_536
+ORPHAN_GRACE_S = 15.0  # a zombie nobody has claimed for this long is an orphan: waiters reap theirs at once
+
+_PR_SET_CHILD_SUBREAPER = 36
+_CLONE_NEWNS = 0x00020000
+_CLONE_NEWNET = 0x40000000
+_MS_RDONLY = 1
+_MS_BIND = 4096
+_MS_REC = 16384
+_MS_SLAVE = 1 << 19
+_MNT_DETACH = 2
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a program ended: `code` is its exit code, or minus the signal that killed it."""
+
+    code: int
+    output: str  # stdout and stderr in the order written, the first 64 KiB
+
+
+@dataclass(frozen=True, slots=True)
+class Stdio:
+    """Descriptors for a child's stdin, stdout and stderr. None: /dev/null, and for both outputs: captured."""
+
+    stdin: int | None = None
+    stdout: int | None = None
+    stderr: int | None = None
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def become_subreaper() -> None:
+    """Have orphaned descendants re-parented to this process. Safe to call twice."""
+    _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def private_mounts() -> None:
+    """Give the *calling thread* a mount namespace of its own, which sees the host's later unmounts and leaks nothing.
+
+    Only for the throwaway thread that `spawn` runs its `prepare` in.
+    """
+    _check(_libc.unshare(_CLONE_NEWNS), "unshare(CLONE_NEWNS)")
+    _check(_libc.mount(None, b"/", None, ctypes.c_ulong(_MS_REC | _MS_SLAVE), None), "mount --make-rslave /")
+
+
+def cover_with_tmpfs(path: str) -> None:
+    """Hide a directory under an empty read-only tmpfs, in the calling thread's mount namespace."""
+    _check(
+        _libc.mount(b"none", os.fsencode(path), b"tmpfs", ctypes.c_ulong(_MS_RDONLY), b"size=4k"), f"mount tmpfs {path}"
+    )
+
+
+def detach_mount(path: str) -> None:
+    """Take a mount out of the calling thread's mount namespace."""
+    _check(_libc.umount2(os.fsencode(path), _MNT_DETACH), f"umount {path}")
+
+
+async def in_thread(function: Callable[[], T]) -> T:
+    """Run `function` in a thread that ends with it, so that the namespaces it enters end too.
+
+    A cancelled caller still waits for it: what the function made must not be lost.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def work() -> None:
+        try:
+            result = function()
+        except BaseException as error:  # noqa: BLE001 - handed to the caller, whatever it is
+            loop.call_soon_threadsafe(future.set_exception, error)
+        else:
+            loop.call_soon_threadsafe(future.set_result, result)
+
+    threading.Thread(target=work, daemon=True, name="spawn").start()
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        await asyncio.wait([future])
+        if not future.cancelled() and future.exception() is None:
+            _dispose(future.result())
+        raise
+
+
+def _dispose(result: object) -> None:
+    if isinstance(result, subprocess.Popen):
+        result.kill()
+        result.wait()
+
+
+async def readable(descriptor: int) -> None:
+    """Return when `descriptor` can be read; for a pidfd: when the process has ended. Cancellation is safe."""
+    loop = asyncio.get_running_loop()
+    own = os.dup(descriptor)  # the loop knows one callback a descriptor; two waiters need two
+    ready = asyncio.Event()
+    loop.add_reader(own, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(own)
+        os.close(own)
+
+
+async def spawn(
+    argv: Sequence[str], stdio: Stdio, prepare: Callable[[], None] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a program, in the namespaces that `prepare` puts its thread in. The caller waits for it.
+
+    It inherits the three descriptors of `stdio` and nothing else.
+    """
+
+    def start() -> subprocess.Popen[bytes]:
+        if prepare is not None:
+            prepare()
+        # No preexec_fn and no user change: CPython then uses vfork, whose cost does not grow with our memory.
+        return subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL if stdio.stdin is None else stdio.stdin,
+            stdout=subprocess.DEVNULL if stdio.stdout is None else stdio.stdout,
+            stderr=subprocess.DEVNULL if stdio.stderr is None else stdio.stderr,
+            close_fds=True,
+            start_new_session=True,
+        )
+
+    return await in_thread(start)
+
+
+async def wait(process: subprocess.Popen[bytes]) -> int:
+    """Wait for a child of ours and reap it: its exit code, or minus the signal."""
+    if process.poll() is None:
+        pidfd = os.pidfd_open(process.pid)
+        try:
+            await readable(pidfd)
+        finally:
+            os.close(pidfd)
+    return process.wait()
+
+
+async def run(
+    argv: Sequence[str],
+    *,
+    deadline_s: float,
+    stdio: Stdio | None = None,
+    prepare: Callable[[], None] | None = None,
+) -> Finished:
+    """Run a program to its end and capture what it says, unless `stdio` sends that elsewhere.
+
+    Raises:
+        DeadlineExceeded: It had not ended after `deadline_s`; its session's processes in our group were killed.
+        FileNotFoundError: No such program.
+    """
+    with _capture() as capture:
+        process = await spawn(argv, stdio or Stdio(stdout=capture, stderr=capture), prepare)
+        try:
+            code = await asyncio.wait_for(wait(process), deadline_s)
+        except TimeoutError:
+            raise DeadlineExceeded(f"{argv[0]} did not end within {deadline_s:g} s and was killed.") from None
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        output = os.pread(capture, OUTPUT_LIMIT_BYTES, 0).rstrip(b"\0")
+    return Finished(code, output.decode(errors="replace"))
+
+
+@contextlib.contextmanager
+def _capture() -> Iterator[int]:
+    # Not a pipe: a descendant that keeps it open would keep a reader waiting. The seal bounds what can be written.
+    capture = os.memfd_create("output", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(capture, OUTPUT_LIMIT_BYTES)
+        fcntl.fcntl(capture, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+        yield capture
+    finally:
+        os.close(capture)
+
+
+def parent_of(pid: int) -> int | None:
+    """The parent's pid, or None when there is no such process."""
+    return _stat(pid)[1] if _stat(pid) is not None else None  # type: ignore[index]
+
+
+def _stat(pid: int) -> tuple[str, int] | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    state, parent = text[text.rindex(")") + 2 :].split()[:2]  # the name before it may hold anything
+    return state, int(parent)
+
+
+class Reaper:
+    """Reaps the orphans that became children of this process, and nobody else's children."""
+
+    def __init__(self) -> None:
+        self._watched: dict[int, int] = {}  # pid → pidfd
+        self._codes: dict[int, int] = {}
+        self._zombies: dict[int, float] = {}  # pid → when it was first seen dead
+
+    def adopt(self, pid: int) -> None:
+        """Reap `pid` as soon as it dies. Not a child of ours, already dead or already adopted: nothing happens."""
+        if pid in self._watched or parent_of(pid) != os.getpid():
+            return
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return
+        self._codes.pop(pid, None)
+        self._watched[pid] = pidfd
+        asyncio.get_running_loop().add_reader(pidfd, self._reap, pid)
+
+    def exit_code(self, pid: int) -> int | None:
+        """How an adopted process ended (minus the signal), told once; None when that is not known."""
+        return self._codes.pop(pid, None)
+
+    def _reap(self, pid: int) -> None:
+        pidfd = self._watched.pop(pid)
+        asyncio.get_running_loop().remove_reader(pidfd)
+        with contextlib.suppress(ChildProcessError):
+            result = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
+            if result is not None:
+                self._codes[pid] = result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+        os.close(pidfd)
+
+    def sweep(self) -> None:
+        """Reap children that have been dead for `ORPHAN_GRACE_S`: orphans of failed starts, which nobody knows of."""
+        now, seen = time.monotonic(), dict[int, float]()
+        for pid in _children():
+            if pid in self._watched or (stat := _stat(pid)) is None or stat[0] != "Z":
+                continue
+            seen[pid] = self._zombies.get(pid, now)
+            if now - seen[pid] >= ORPHAN_GRACE_S:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
+                del seen[pid]
+        self._zombies = seen
+
+    def close(self) -> None:
+        """Stop reaping. The processes go on."""
+        for pidfd in self._watched.values():
+            asyncio.get_running_loop().remove_reader(pidfd)
+            os.close(pidfd)
+        self._watched.clear()
+
+
+def _children() -> list[int]:
+    return [
+        int(pid)
+        for task in Path("/proc/self/task").iterdir()
+        for pid in _words(task / "children")  # per thread: each lists what it has forked or been handed
+    ]
+
+
+def _words(path: Path) -> list[str]:
+    try:
+        return path.read_text().split()
+    except OSError:
+        return []
+
+
+def stdio_pair() -> tuple[socket.socket, socket.socket]:
+    """The host's end (non-blocking) and the sandbox's end of a stdio channel."""
+    host, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    host.setblocking(False)
+    return host, inside
+
+
+def make_netns(path: Path) -> None:
+    """Bind a new network namespace, with nothing but its loopback, at `path`. Blocking."""
+
+    def work() -> None:
+        _check(_libc.unshare(_CLONE_NEWNET), "unshare(CLONE_NEWNET)")
+        _bring_loopback_up()
+        source = f"/proc/self/task/{threading.get_native_id()}/ns/net".encode()
+        _check(_libc.mount(source, os.fsencode(path), None, ctypes.c_ulong(_MS_BIND), None), f"mount {path}")
+
+    path.touch()
+    _run_thread(work)
+
+
+def drop_netns(path: Path) -> None:
+    """Undo `make_netns`. Safe to call twice."""
+    with contextlib.suppress(OSError):
+        detach_mount(str(path))
+    path.unlink(missing_ok=True)
+
+
+def _run_thread(function: Callable[[], None]) -> None:
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            function()
+        except OSError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    if failures:
+        raise failures[0]
+
+
+def _bring_loopback_up() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        request = b"lo".ljust(16, b"\0") + (0x1).to_bytes(2, "little").ljust(24, b"\0")  # ifreq with IFF_UP
+        fcntl.ioctl(control, 0x8914, request)  # SIOCSIFFLAGS

@@ -1,0 +1,147 @@
+"""What the node knows of its sandboxes, on disk: one append-only file a sandbox, one JSON object a line.
+
+The last line that parses is the record. Appending cannot damage what was written before, so a death in the middle of it
+leaves the state before. Holds the secrets that prove us to the sandboxes: root's, mode 0700. Decides nothing.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from skerry.guest.shapes import Json, spec_from, spec_to
+from skerry.model.ids import SandboxId, is_id
+from skerry.model.lifecycle import Cause
+from skerry.model.sandbox import Observed, SandboxSpec
+
+
+class Stage(StrEnum):
+    """CREATING: perhaps half-made. RUNNING: was told to be up. DEAD: files kept. DESTROYING: all of it has to go."""
+
+    CREATING = "creating"
+    RUNNING = "running"
+    DEAD = "dead"
+    DESTROYING = "destroying"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One sandbox of this node. `id_base` is set for runtimes with user namespaces; `host_boot` tells a reboot."""
+
+    spec: SandboxSpec
+    stage: Stage
+    runtime: str
+    template_digest: str
+    template_root: Path
+    secret: bytes
+    host_boot: str
+    id_base: int | None = None
+    cause: Cause | None = None
+    detail: str = ""
+
+    @property
+    def id(self) -> SandboxId:
+        return self.spec.id
+
+    def observed(self) -> Observed:
+        if self.stage is Stage.RUNNING:
+            return Observed(self.id, self.spec.generation, running=True)
+        detail = self.detail or str(self.stage)
+        return Observed(self.id, self.spec.generation, running=False, cause=self.cause, detail=detail)
+
+
+def host_boot() -> str:
+    """Differs after each boot of the host."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+class Records:
+    """The files. Small and synchronous: each call takes microseconds, `sync` excepted."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def write(self, record: Record) -> None:
+        """Append the record as it is now. Survives the death of this process at once, a power cut after `sync`."""
+        line = json.dumps(_to(record)).encode() + b"\n"
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        fd = os.open(self._path(record.id), flags, 0o600)
+        try:
+            # A torn line before it, from a death in the middle of a write, must not swallow this one.
+            os.write(fd, b"\n" + line if os.fstat(fd).st_size else line)
+        finally:
+            os.close(fd)
+
+    def sync(self, sandbox_id: SandboxId) -> None:
+        """Wait for the disk. Blocks for milliseconds: call it in a thread."""
+        for path in (self._path(sandbox_id), self._directory):
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    def remove(self, sandbox_id: SandboxId) -> None:
+        self._path(sandbox_id).unlink(missing_ok=True)
+
+    def load(self) -> list[Record]:
+        """All records. A file without one is removed: its sandbox was never told to anybody."""
+        found: list[Record] = []
+        for path in sorted(self._directory.glob("*.jsonl")):
+            record = _last(path) if is_id(path.stem, "sbx") else None
+            if record is None or record.id != path.stem:
+                path.unlink()
+            else:
+                found.append(record)
+        return found
+
+    def _path(self, sandbox_id: SandboxId) -> Path:
+        return self._directory / f"{sandbox_id}.jsonl"
+
+
+def moved(record: Record, stage: Stage, cause: Cause | None = None, detail: str = "") -> Record:
+    """The record at another stage. An earlier cause stays: what killed it first is what its owner wants to know."""
+    return replace(record, stage=stage, cause=record.cause or cause, detail=record.detail or detail)
+
+
+def _last(path: Path) -> Record | None:
+    for line in reversed(path.read_bytes().splitlines()):
+        with suppress(ValueError, KeyError, TypeError):
+            return _from(json.loads(line))
+    return None
+
+
+def _to(record: Record) -> Json:
+    return {
+        "spec": spec_to(record.spec),
+        "stage": record.stage,
+        "runtime": record.runtime,
+        "template_digest": record.template_digest,
+        "template_root": str(record.template_root),
+        "secret": record.secret.hex(),
+        "host_boot": record.host_boot,
+        "id_base": record.id_base,
+        "cause": record.cause,
+        "detail": record.detail,
+    }
+
+
+def _from(told: Mapping[str, Any]) -> Record:
+    cause = told["cause"]
+    return Record(
+        spec=spec_from(told["spec"]),
+        stage=Stage(told["stage"]),
+        runtime=told["runtime"],
+        template_digest=told["template_digest"],
+        template_root=Path(told["template_root"]),
+        secret=bytes.fromhex(told["secret"]),
+        host_boot=told["host_boot"],
+        id_base=told["id_base"],
+        cause=None if cause is None else Cause(cause),
+        detail=told["detail"],
+    )

@@ -1,0 +1,12 @@
+"""runc: the most widely tried, sharing the host's kernel. Only by the owner's explicit choice."""
+
+from skerry.node import processes
+from skerry.node.cgroups import Layout
+from skerry.node.runtimes.command_line import Driver
+
+
+def _enter(_layout: Layout) -> None:
+    processes.private_mounts()
+
+
+RUNC = Driver(name="runc", shares_kernel=True, package="runc", flags=(), enter=_enter)

@@ -1,0 +1,100 @@
+"""How a sandbox is made from the parts of the node, and unmade: the steps, without the bookkeeping.
+
+Every step that removes is success when there is nothing to remove, so `remove` undoes any half of `start`.
+"""
+
+import asyncio
+import shutil
+
+import structlog
+
+from skerry.guest.connection import Connection, connect
+from skerry.guest.sbxd_guest import SbxdGuest
+from skerry.model.bundle import Bundle, IdRange
+from skerry.model.errors import SkerryError
+from skerry.model.ids import SandboxId
+from skerry.model.sandbox import SandboxSpec
+from skerry.node.parts import Parts
+from skerry.node.records import Record
+from skerry.node.tasks import through
+
+CONFIGURE_S = 10.0
+_BASE_ENV = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": "/root",
+    "LANG": "C.UTF-8",
+}
+
+log = structlog.get_logger()
+
+
+async def start(parts: Parts, record: Record, group: asyncio.TaskGroup) -> Connection:
+    """Make the sandbox and greet sbxd in it. Where it fails, `remove` cleans up; nothing of it goes on by then."""
+    bundle = await _bundle(parts, record, group)
+    connection = await connect(await parts.runtime.start(bundle), secret=record.secret, first=True)
+    try:
+        async with asyncio.timeout(CONFIGURE_S):
+            await SbxdGuest(connection).configure(env=_env(record.spec))
+    except BaseException:
+        await connection.close()
+        raise
+    return connection
+
+
+async def _bundle(parts: Parts, record: Record, group: asyncio.TaskGroup) -> Bundle:
+    spec, ids = record.spec, _ids(record)
+    async with asyncio.TaskGroup() as both:
+        # Their threads go on when we are cancelled: wait for them, or removing would run beside making.
+        making = parts.layers.create(spec.id, record.template_root, spec.limits, ids)
+        layers = both.create_task(through(group, making))
+        netns = both.create_task(through(group, parts.network.attach(spec.id, spec.network_mode)))
+    return Bundle(
+        sandbox_id=spec.id,
+        directory=parts.bundles / spec.id,
+        rootfs=layers.result().root,
+        workspace=layers.result().workspace,
+        sbxd=parts.sbxd,
+        netns=netns.result(),
+        resolv_conf=parts.network.resolv_conf(spec.network_mode),
+        hostname=spec.hostname,
+        limits=spec.limits,
+        id_range=ids,
+    )
+
+
+def _ids(record: Record) -> IdRange | None:
+    return None if record.id_base is None else IdRange(record.id_base)
+
+
+def _env(spec: SandboxSpec) -> dict[str, str]:
+    return {**_BASE_ENV, **spec.env}
+
+
+async def reconnect(parts: Parts, record: Record) -> Connection:
+    """A new way into a sandbox that runs, after its layers know of it (again)."""
+    await parts.layers.mount(record.id, record.template_root, record.spec.limits, _ids(record))
+    return await connect(await parts.runtime.bridge(record.id), secret=record.secret, first=False)
+
+
+async def release(parts: Parts, sandbox_id: SandboxId) -> None:
+    """Free what a sandbox computes with; its files stay. What fails is logged: `remove` will try it again."""
+    for step in (parts.runtime.delete, parts.network.detach, parts.layers.unmount):
+        try:
+            await step(sandbox_id)
+        except (SkerryError, OSError) as error:
+            log.error("could not release a part of a sandbox", sandbox=sandbox_id, step=step, error=str(error))
+
+
+async def remove(parts: Parts, sandbox_id: SandboxId) -> None:
+    """Free all of a sandbox, its files too. Raises what the parts raise; to be repeated until it succeeds."""
+    await parts.runtime.delete(sandbox_id)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(parts.network.detach(sandbox_id))
+        group.create_task(parts.layers.destroy(sandbox_id))
+        group.create_task(asyncio.to_thread(shutil.rmtree, parts.bundles / sandbox_id, True))
+
+
+async def leftovers(parts: Parts) -> tuple[set[SandboxId], set[SandboxId]]:
+    """What the parts hold anything of: (all, those with files)."""
+    files = await parts.layers.list()
+    return files | await parts.runtime.list() | await parts.network.list(), files

@@ -1,0 +1,208 @@
+"""Directory trees of two kinds behind one interface: btrfs subvolumes with a limit, or plain directories without.
+
+A tree is empty, hostile once a sandbox has had it, and removed as a whole. Blocking: call from a thread.
+"""
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Protocol
+
+from skerry.node import btrfs, quota
+
+
+class Trees(Protocol):
+    """Where trees are kept. Paths lie in the pool; every verb may be called twice."""
+
+    disk_limit: str  # "simple-quota", "qgroup", "none"
+
+    def make(self, paths: list[Path], owner: str, limit_bytes: int) -> None:
+        """Make empty trees that may hold `limit_bytes` together, charged to `owner`.
+
+        Raises:
+            OSError: One exists, or the pool is full.
+        """
+        ...
+
+    def limit(self, owner: str, limit_bytes: int) -> None:
+        """Change the limit. Where there is none, nothing happens."""
+        ...
+
+    def usage_bytes(self, paths: list[Path], owner: str) -> int: ...
+
+    def has_more_inodes(self, paths: list[Path], most: int) -> bool:
+        """Whether the trees hold more than `most` files and directories together. Where that is not known: no."""
+        ...
+
+    def remove(self, paths: list[Path], owner: str) -> None:
+        """Remove trees and their charge, whatever a sandbox left in them."""
+        ...
+
+    def make_image(self, path: Path) -> None:
+        """Make an empty tree for a template, not charged to anybody."""
+        ...
+
+    def seal_image(self, path: Path) -> None:
+        """Make it read-only for good."""
+        ...
+
+
+# Inodes of a layer are numbered from 256 up, a template's from here: an overlay shows the numbers of both as they are,
+# and programs take two files of one number for one ("'a' and 'b' are the same file").
+_TEMPLATE_FIRST_INODE = 200_000
+
+
+class BtrfsTrees:
+    """Subvolumes. `base` is a subvolume in which inode numbers start high; images are made as its snapshots."""
+
+    def __init__(self, pool: Path, disk_limit: str) -> None:
+        self.disk_limit = disk_limit
+        self._pool = pool
+        self._base = pool / "images" / ".base"
+        self._stale: list[int] = []
+        self._owed: list[int] = []
+
+    def make(self, paths: list[Path], owner: str, limit_bytes: int) -> None:
+        group = None
+        if self.disk_limit != "none":
+            group = quota.group_of(owner)
+            with btrfs.opened(self._pool) as fd:
+                quota.create(fd, group)
+                quota.limit(fd, group, limit_bytes, self.disk_limit)
+        for path in paths:
+            btrfs.create_subvolume(path, qgroup=group)
+
+    def limit(self, owner: str, limit_bytes: int) -> None:
+        if self.disk_limit != "none":
+            with btrfs.opened(self._pool) as fd:
+                quota.limit(fd, quota.group_of(owner), limit_bytes, self.disk_limit)
+
+    def usage_bytes(self, paths: list[Path], owner: str) -> int:
+        if self.disk_limit == "none":
+            return sum(disk_usage(path) for path in paths)
+        return quota.usage_bytes(self._pool, quota.group_of(owner), self.disk_limit)
+
+    def has_more_inodes(self, paths: list[Path], most: int) -> bool:
+        # Numbers are never given twice, so the highest one bounds the count; a walk is needed by few.
+        share = most // len(paths)
+        if not any(self._has_inode_from(path, btrfs.FIRST_INODE + share) for path in paths):
+            return False
+        count = 0
+        for path in paths:
+            with btrfs.opened(path) as fd:
+                count += btrfs.count_inodes(fd, most - count)
+        return count > most
+
+    def _has_inode_from(self, path: Path, least: int) -> bool:
+        with btrfs.opened(path) as fd:
+            return btrfs.has_inode_from(fd, least)
+
+    def remove(self, paths: list[Path], owner: str) -> None:
+        with btrfs.opened(self._pool) as fd:
+            # The group first: at its limit even a removal may see EDQUOT.
+            owed = quota.remove(fd, [*self._owed, quota.group_of(owner)])
+            deleted = [number for path in paths for number in btrfs.delete_subvolume(path)]
+            # A full file system lets subvolumes go first; what does not go even then is tried at the next removal.
+            self._owed = quota.remove(fd, owed)
+            self._stale = quota.remove_stale(fd, self._stale + deleted)
+
+    def make_image(self, path: Path) -> None:
+        if not btrfs.is_subvolume(self._base):
+            self._make_base()
+        btrfs.snapshot(self._base, path)
+        (path / ".first").unlink()
+
+    def _make_base(self) -> None:
+        unfinished = self._base.with_name(".base.new")
+        btrfs.delete_subvolume(unfinished)
+        btrfs.create_subvolume(unfinished)
+        # A number is used up by making an inode, and the kernel goes on from the highest that is there.
+        for _ in range(_TEMPLATE_FIRST_INODE):
+            os.close(os.open(unfinished, os.O_TMPFILE | os.O_WRONLY, 0o600))
+        (unfinished / ".first").touch()
+        unfinished.rename(self._base)
+
+    def seal_image(self, path: Path) -> None:
+        btrfs.set_readonly(path, True)
+
+
+class PlainTrees:
+    """Directories on any file system: no limit of disk or files, removal in the time the files take."""
+
+    disk_limit = "none"
+
+    def make(self, paths: list[Path], owner: str, limit_bytes: int) -> None:
+        for path in paths:
+            path.mkdir(mode=0o755)
+
+    def limit(self, owner: str, limit_bytes: int) -> None:
+        return None
+
+    def usage_bytes(self, paths: list[Path], owner: str) -> int:
+        return sum(disk_usage(path) for path in paths)
+
+    def has_more_inodes(self, paths: list[Path], most: int) -> bool:
+        return False
+
+    def remove(self, paths: list[Path], owner: str) -> None:
+        for path in paths:
+            remove_tree(path)
+
+    def make_image(self, path: Path) -> None:
+        path.mkdir(mode=0o755)
+
+    def seal_image(self, path: Path) -> None:
+        """Nothing to do: an overlay never writes below."""
+
+
+def disk_usage(path: Path) -> int:
+    """Bytes on disk below `path`, by walking it; hard links count once. Trees of any depth, links never followed."""
+    du = subprocess.run(
+        ["du", "-sxB1", "--", path], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=600, check=False
+    )
+    return int(du.stdout.split(b"\t")[0] or 0)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory of any depth and content, never through a symlink. No such path: nothing happens.
+
+    Inner directories are moved up beside their parent instead of being descended into, so neither the depth of a
+    tree nor the length of its paths matters.
+    """
+    trash = path.with_name(path.name + ".removing")
+    if path.is_symlink() or not path.is_dir():
+        path.unlink(missing_ok=True)
+    else:
+        trash.mkdir(mode=0o700, exist_ok=True)
+        path.rename(trash / str(_highest([entry.name for entry in trash.iterdir()]) + 1))
+    if not trash.is_dir():  # else: this removal, or an earlier one that was interrupted
+        return
+    # Opened anew each round: btrfs shows an open directory no names that came after.
+    while names := [entry.name for entry in trash.iterdir()]:
+        number = _highest(names)
+        with btrfs.opened(trash) as fd:
+            for name in names:
+                number = _empty_into(fd, name, number)
+                os.rmdir(name, dir_fd=fd)
+    trash.rmdir()
+
+
+def _highest(names: list[str]) -> int:
+    return max(map(int, names), default=0)
+
+
+def _empty_into(fd: int, name: str, number: int) -> int:
+    """Unlink the files of one directory and move its directories to `fd`; the last number given out."""
+    inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+    try:
+        with os.scandir(inner) as entries:
+            kinds = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+        for entry, is_directory in kinds:
+            if is_directory:
+                number += 1
+                os.rename(entry, str(number), src_dir_fd=inner, dst_dir_fd=fd)
+            else:
+                os.unlink(entry, dir_fd=inner)
+    finally:
+        os.close(inner)
+    return number

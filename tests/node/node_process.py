@@ -1,0 +1,55 @@
+"""A real node as a process of its own, on a template that is just a directory: `node_process.py <home> <runtime>`."""
+
+import sys
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from skerry.config import Config
+from skerry.model.errors import NotFound
+from skerry.model.template import BuildProgress, TemplateState, TemplateStatus
+from skerry.node import daemon
+from skerry.node.layers import Layers
+
+
+@dataclass(frozen=True)
+class StaticImage:
+    name: str
+    digest: str
+    root: Path
+
+
+class StaticImages:
+    """One template, `tiny`, at <home>/tiny."""
+
+    def __init__(self, config: Config, layers: Layers) -> None:
+        self._root = config.home / "tiny"
+
+    async def states(self) -> Sequence[TemplateState]:
+        return [TemplateState("tiny", "busybox", TemplateStatus.READY, "sha256:tiny")]
+
+    async def build(self, name: str) -> AsyncIterator[BuildProgress]:
+        await self.ready(name)
+        yield BuildProgress(name, 0.5, "half")
+        yield BuildProgress(name, 1.0, "done")
+
+    async def ready(self, name: str) -> StaticImage:
+        if name != "tiny":
+            raise NotFound(f"There is no template '{name}'. There are: tiny.")
+        return StaticImage(name, "sha256:tiny", self._root)
+
+
+def config_of(home: Path, runtime: str) -> Config:
+    return Config(
+        home=home,
+        runtime=runtime,
+        allow_shared_kernel=True,
+        pool_mb=2048,
+        output_cap_mb=64,
+        user="root",
+        dns="127.0.0.1",
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(daemon.run(config_of(Path(sys.argv[1]), sys.argv[2]), StaticImages))
