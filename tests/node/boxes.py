@@ -43,6 +43,18 @@ def static_program(name: str) -> Path:
     return target
 
 
+def make_home() -> Path:
+    """The home of an instance, with the stand-in for sbxd in it.
+
+    Not pytest's directory: the root of a sandbox's user namespace must pass, and that one is closed to it.
+    """
+    home = Path(tempfile.mkdtemp(prefix="skerry-test-"))
+    home.chmod(0o711)
+    (home / "bin").mkdir()
+    shutil.copy(static_program("stand_in"), home / "bin" / "sbxd")
+    return home
+
+
 def require(runtime: str) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root")
@@ -97,12 +109,7 @@ class Boxes:
     @classmethod
     def open(cls, runtime: str) -> "Boxes":
         require(runtime)
-        # Not pytest's directory: the root of a sandbox's user namespace must pass, and that one is closed to it.
-        home = Path(tempfile.mkdtemp(prefix="skerry-test-"))
-        home.chmod(0o711)
-        config = Config(home=home, runtime=runtime, allow_shared_kernel=True)
-        config.sbxd.parent.mkdir()
-        shutil.copy(static_program("stand_in"), config.sbxd)
+        config = Config(home=make_home(), runtime=runtime, allow_shared_kernel=True)
         return cls(config, RUNTIMES[runtime](config))
 
     def bundle(self, limits: Limits = SMALL) -> Bundle:
