@@ -18,7 +18,7 @@ from skerry.config import Config
 from skerry.model.bundle import Bundle, IdRange
 from skerry.model.ids import new_sandbox_id
 from skerry.model.sandbox import Limits
-from skerry.node import processes
+from skerry.node import namespaces
 from skerry.node.runtimes import RUNTIMES
 from skerry.node.runtimes.command_line import CommandLine
 
@@ -128,7 +128,7 @@ class Boxes:
         if ids is not None:
             subprocess.run(["chown", "-Rh", f"{ids.base}:{ids.base}", rootfs, workspace], check=True)
         netns = home / "netns"
-        processes.make_netns(netns)
+        namespaces.make_netns(netns)
         self._netns.append(netns)
         bundle_directory = home / "bundle"
         return Bundle(
@@ -157,7 +157,7 @@ class Boxes:
             await self.runtime.delete(box.bundle.sandbox_id)
             box.channel.close()
         for netns in self._netns:
-            processes.drop_netns(netns)
+            namespaces.drop_netns(netns)
         await assert_nothing_left(self.config)
         await self.runtime.close()
         shutil.rmtree(self.config.home)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from skerry.model.errors import DeadlineExceeded
-from skerry.node import processes
+from skerry.node import namespaces, processes
 from skerry.node.processes import OUTPUT_LIMIT_BYTES, Reaper, Stdio
 
 
@@ -134,8 +134,8 @@ async def test_private_mounts_are_seen_by_the_program_alone() -> None:
         pytest.skip("needs root")
 
     def hide() -> None:
-        processes.private_mounts()
-        processes.cover_with_tmpfs("/proc/sys/net")
+        namespaces.private_mounts()
+        namespaces.cover_with_tmpfs("/proc/sys/net")
 
     inside = await processes.run(["ls", "/proc/sys/net"], deadline_s=5, prepare=hide)
     assert (inside.code, inside.output) == (0, "")

@@ -13,7 +13,7 @@ import re
 import stat
 
 from skerry.model.bundle import Bundle
-from skerry.node import processes
+from skerry.node import namespaces
 from skerry.node.cgroups import Layout
 from skerry.node.runtimes.command_line import Driver
 
@@ -22,8 +22,8 @@ KEEPER = ".skerry"
 
 
 def _enter(_layout: Layout) -> None:
-    processes.private_mounts()
-    processes.cover_with_tmpfs("/proc/sys/net")
+    namespaces.private_mounts()
+    namespaces.cover_with_tmpfs("/proc/sys/net")
 
 
 def _refuses_version(version: str) -> str:
