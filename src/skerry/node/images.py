@@ -102,7 +102,7 @@ class Images:
             await changed.wait()
         raise build.error
 
-    def probes(self) -> list[Probe]:
+    async def probes(self) -> list[Probe]:
         """What this host needs in order to build templates."""
         missing = [
             what for what, there in ((_TOOL, shutil.which(_TOOL)), (KEYRING, Path(KEYRING).exists())) if not there
