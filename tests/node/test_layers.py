@@ -379,6 +379,39 @@ async def test_a_loop_device_left_by_a_crash_is_detached(config: Config) -> None
     await layers.close()
 
 
+async def test_a_loop_device_of_a_deleted_image_is_given_back(config: Config) -> None:
+    old = config.home / "pool.img"
+    old.touch()
+    os.truncate(old, 1 << 20)
+    subprocess.run(["losetup", "--find", old], check=True)
+    old.unlink()
+    layers = Layers(config)
+    await layers.open()
+    assert [d for d in loop_files() if d.startswith(str(old))] == [str(old)]
+    await layers.close()
+
+
+async def test_a_pool_opens_while_a_copy_of_its_old_mount_lives_on(config: Config) -> None:
+    layers = Layers(config)
+    await layers.open()
+    (layers.pool.path / "mark").touch()
+    holder = subprocess.Popen(
+        ["unshare", "--mount", "--propagation", "private", "cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert holder.stdin and holder.stdout
+        holder.stdin.write(b"x")
+        holder.stdin.flush()
+        assert holder.stdout.read(1) == b"x"
+        await layers.close()
+        await layers.open()
+        assert (layers.pool.path / "mark").exists()
+        assert loop_files().count(str(config.home / "pool.img")) == 1
+    finally:
+        holder.communicate()
+        await layers.close()
+
+
 async def test_a_half_made_image_is_made_anew(config: Config) -> None:
     (config.home / "pool.img.new").write_bytes(b"half")
     layers = Layers(config)
