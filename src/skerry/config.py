@@ -50,6 +50,11 @@ class Config(BaseModel):
     )
     dns: str = Field("", description="Resolvers for sandboxes, comma separated; empty: those of the host.")
     deny_reach: str = Field("", description="More CIDRs that sandboxes never reach, comma separated.")
+    mirror: str = Field(
+        "http://deb.debian.org",
+        pattern="^(https?|file|copy)://[^ ]*[^ /]$",
+        description="Debian mirror that templates are built from; /debian and /debian-security lie below it.",
+    )
     log_level: str = Field("info", pattern="^(debug|info|warning|error)$", description="Least level that is logged.")
 
     @property
