@@ -1,7 +1,7 @@
 """Who gets which address and which interface name. Pure: looks at nothing, changes nothing.
 
-An instance owns one IPv4 /16. Its first address is the gateway of every sandbox (each host end of a link carries it,
-point to point), the first and the last 256 addresses are never given out, and the sandbox with index `i` has the
+An instance owns one IPv4 /16. Its first address is the gateway of every sandbox (each host end of a link carries it),
+the first and the last 256 addresses are never given out, and the sandbox with index `i` has the
 address `256 + i`. The interface's name holds the index, so that the kernel is the only record of who has what.
 """
 

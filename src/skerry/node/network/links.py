@@ -77,17 +77,12 @@ def repair_host_end(plan: AddressPlan, index: int) -> None:
 def _configure_host_end(ip: Any, plan: AddressPlan, index: int) -> None:
     name = plan.interface(index)
     sysctl.write_all(sysctl.HOST_END, name)
-    link = socket.if_nametoindex(name)
-    # Point to point: this also makes the one route to the sandbox, and the only source accepted from it.
-    ip.addr(
-        "replace",
-        index=link,
-        local=str(plan.gateway),
-        address=str(plan.address(index)),
-        prefixlen=32,
-        scope=_SCOPE_LINK,
-    )
+    link, gateway = socket.if_nametoindex(name), str(plan.gateway)
+    # Not a point-to-point address: under arp_ignore the kernel would not answer for it.
+    ip.addr("replace", index=link, local=gateway, address=gateway, prefixlen=32, scope=_SCOPE_LINK)
     ip.link("set", index=link, state="up")
+    # The one route to the sandbox, which makes its address the only source that is accepted from it.
+    ip.route("replace", dst=f"{plan.address(index)}/32", oif=link, scope=_SCOPE_LINK, prefsrc=gateway)
 
 
 def repair_inner_end(plan: AddressPlan, index: int) -> bool:

@@ -20,6 +20,7 @@ _CLONE_NEWNET = 0x40000000
 _MS_BIND = 0x1000
 _MNT_DETACH = 2
 _SIOCGIFFLAGS, _SIOCSIFFLAGS = 0x8913, 0x8914
+_SIOCETHTOOL, _ETHTOOL_GLINK = 0x8946, 0x0A
 _IFF_UP = 1
 _OWN = "/proc/thread-self/ns/net"
 
@@ -112,6 +113,17 @@ def set_up(interface: str) -> None:
         request = struct.pack("16sH14x", interface.encode(), 0)
         flags = struct.unpack("16xH14x", fcntl.ioctl(sock, _SIOCGIFFLAGS, request))[0]
         fcntl.ioctl(sock, _SIOCSIFFLAGS, struct.pack("16sH14x", interface.encode(), flags | _IFF_UP))
+
+
+def settle_link(interface: str) -> None:
+    """Have the kernel act on a link's coming up now. On its own it may take a second, and drops all packets until then.
+
+    Asking whether the link is up does it (ETHTOOL_GLINK, since Linux 6.8); older kernels just answer. Raises OSError.
+    """
+    question = ctypes.create_string_buffer(struct.pack("II", _ETHTOOL_GLINK, 0))
+    request = struct.pack("16sP16x", interface.encode(), ctypes.addressof(question))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+        fcntl.ioctl(sock, _SIOCETHTOOL, request)
 
 
 def _check(result: int, what: str) -> None:

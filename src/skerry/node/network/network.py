@@ -69,7 +69,8 @@ class Network:
             self._names = NameServer(self._plan.gateway, self._servers)
             await self._names.open()
         except BaseException:
-            await self.close()
+            with contextlib.suppress(Refused, OSError):  # why it did not open is what has to be told
+                await self.close()
             raise
         self._keeper = asyncio.create_task(self._keep_rules())
 
@@ -87,8 +88,10 @@ class Network:
             await self._names.close()
             self._names = None
         if self._policy is not None:
-            await self._in_thread(self._take_down)
-            self._policy = None
+            try:
+                await self._in_thread(self._take_down)
+            finally:
+                self._policy = None
 
     async def attach(self, sandbox_id: SandboxId, mode: NetworkMode | str) -> Path:
         """The bound network namespace of a sandbox, complete: made, or repaired where something is missing.
@@ -107,7 +110,7 @@ class Network:
                 await self._in_thread(self._attach_none, sandbox_id, self._indices.get(sandbox_id))
                 self._indices.pop(sandbox_id, None)
             else:
-                await self._in_thread(self._attach_bridge, sandbox_id, self._index(sandbox_id))
+                await self._attach_with_address(sandbox_id)
         return path
 
     async def detach(self, sandbox_id: SandboxId) -> None:
@@ -121,7 +124,7 @@ class Network:
         """All sandboxes there is anything of: a namespace or a link."""
         return await self._in_thread(self._found)
 
-    def resolv_conf(self, mode: NetworkMode | str) -> str:
+    async def resolv_conf(self, mode: NetworkMode | str) -> str:
         """The text of /etc/resolv.conf inside. Under `none` it names no server: programs then ask loopback only."""
         if NetworkMode(mode) is NetworkMode.NONE:
             return "# This sandbox has no network.\n"
@@ -130,6 +133,11 @@ class Network:
     async def probes(self) -> Sequence[Probe]:
         """What of this host's network works. Changes nothing; works before `open`."""
         return await self._in_thread(probes.run, self._instance, self._servers)
+
+    @property
+    def name_server_pid(self) -> int:
+        """The process that answers sandboxes' questions for names; 0 while there is none."""
+        return self._names.pid if self._names is not None else 0
 
     # ── in the event loop ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -151,6 +159,16 @@ class Network:
 
     def _lock(self, sandbox_id: SandboxId) -> asyncio.Lock:
         return self._locks.setdefault(sandbox_id, asyncio.Lock())
+
+    async def _attach_with_address(self, sandbox_id: SandboxId) -> None:
+        known = sandbox_id in self._indices
+        index = self._index(sandbox_id)
+        try:
+            await self._in_thread(self._attach_bridge, sandbox_id, index)
+        except Refused:
+            if not known:
+                del self._indices[sandbox_id]
+            raise
 
     def _index(self, sandbox_id: SandboxId) -> int:
         """The sandbox's index, given out in a circle: an address rests as long as possible before it is used again."""
@@ -177,6 +195,7 @@ class Network:
     async def _keep_rules(self) -> None:
         """Put the rules back whenever somebody removes some (`nft flush ruleset` takes those of all programs)."""
         changed = asyncio.Event()
+        changed.set()  # something may have happened since they were loaded
         watch = nftables.Watch(self._active.table, changed.set)
         watch.open()
         try:
@@ -233,9 +252,10 @@ class Network:
     def _take_down(self) -> None:
         if links.host_ends(self._instance):
             return
-        host.stop_forwarding(self._instance)
-        nftables.delete(self._active.table)
-        links.withdraw(self._plan)
+        with contextlib.ExitStack() as undo:  # the next step is tried even when one fails
+            undo.callback(links.withdraw, self._plan)
+            undo.callback(nftables.delete, self._active.table)
+            undo.callback(host.stop_forwarding, self._instance)
 
     def _found(self) -> set[SandboxId]:
         names = {path.name for path in self._directory.iterdir()} if self._directory.exists() else set[str]()
@@ -255,13 +275,16 @@ class Network:
             raise Refused(f"No network namespace could be made for the sandbox: {error}.") from error
 
     def _attach_bridge(self, sandbox_id: SandboxId, index: int) -> None:
-        fresh = not netns.is_bound(self._directory / sandbox_id)
+        path, name = self._directory / sandbox_id, self._plan.interface(index)
+        new_namespace, new_link = not netns.is_bound(path), not links.exists(name)
         try:
             self._forward_from_new_uplinks()
             self._connect(sandbox_id, index)
         except (OSError, Refused) as error:
-            if fresh:
-                self._remove(sandbox_id, index)
+            if new_link:
+                links.delete(name)
+            if new_namespace:
+                netns.remove(path)
             raise Refused(f"The network of the sandbox could not be made: {error}.") from error
 
     def _connect(self, sandbox_id: SandboxId, index: int) -> None:
@@ -272,10 +295,12 @@ class Network:
             netns.create(path, sysctl.no_ipv6_on_new_links)
         elif links.exists(name) and netns.inside(path, lambda: links.repair_inner_end(self._plan, index)):
             links.repair_host_end(self._plan, index)
+            netns.settle_link(name)
             return
         links.delete(name)
         links.connect(self._plan, index, sandbox_id, path)
         netns.inside(path, lambda: links.repair_inner_end(self._plan, index))
+        netns.settle_link(name)
 
     def _forward_from_new_uplinks(self) -> None:
         """The host may have moved to another network since (another cable, Wi-Fi, a VPN)."""
