@@ -21,6 +21,9 @@ from skerry.store.tables import accounts, api_keys, commands, projects, sandbox_
 _SANDBOX = select(sandboxes).where(sandboxes.c.id == bindparam("id_"))
 _COMMAND = select(commands).where(commands.c.id == bindparam("id_"))
 _KEY = select(api_keys).where(api_keys.c.secret_hash == bindparam("hash_"))
+# A literal, not a parameter: only then is the partial index of the running ones used.
+_RUNS = text("status = 'running'")
+_BUSY = select(commands.c.seq).where(_RUNS, commands.c.sandbox_id == bindparam("id_")).limit(1)
 _ADD_SANDBOX = insert(sandboxes)
 _ADD_COMMAND = insert(commands)
 _MOVE = (
@@ -74,8 +77,8 @@ class SqlStore:
         await self._database.write(lambda connection: connection.execute(insert(api_keys), rows.key_row(key)) and None)
 
     async def find_key(self, secret_hash: bytes) -> ApiKey | None:
-        found = await self._list(_KEY, {"hash_": secret_hash})
-        return rows.key_of(found[0]) if found else None
+        row = self._database.glance(lambda connection: connection.execute(_KEY, {"hash_": secret_hash}).one_or_none())
+        return None if row is None else rows.key_of(row)
 
     async def list_keys(self, account_id: AccountId) -> Sequence[ApiKey]:
         query = select(api_keys).where(api_keys.c.account_id == account_id)
@@ -101,7 +104,7 @@ class SqlStore:
         await self._database.write(work)
 
     async def get_sandbox(self, sandbox_id: SandboxId) -> Sandbox:
-        return await self._database.read(partial(_sandbox, sandbox_id=sandbox_id))
+        return self._database.glance(partial(_sandbox, sandbox_id=sandbox_id))
 
     async def list_sandboxes(
         self,
@@ -161,7 +164,7 @@ class SqlStore:
         await self._database.write(lambda connection: connection.execute(_ADD_COMMAND, row) and None)
 
     async def get_command(self, command_id: CommandId) -> Command:
-        return await self._database.read(partial(_command, command_id=command_id))
+        return self._database.glance(partial(_command, command_id=command_id))
 
     async def finish_command(
         self, command_id: CommandId, *, status: CommandStatus, exit: Exit, at: datetime
@@ -181,15 +184,16 @@ class SqlStore:
         if sandbox_id is not None:
             query = query.where(commands.c.sandbox_id == sandbox_id)
         if running is not None:
-            is_running = commands.c.status == CommandStatus.RUNNING.value
-            query = query.where(is_running if running else ~is_running)
+            query = query.where(_RUNS if running else commands.c.status != CommandStatus.RUNNING.value)
         return [rows.command_of(row) for row in await self._list(query)]
 
     async def busy_sandboxes(self, sandbox_ids: Sequence[SandboxId]) -> set[SandboxId]:
-        # `status` as a literal, not a parameter: only then is the partial index of the running ones used.
-        query = select(commands.c.sandbox_id).where(text("status = 'running'")).distinct()
-        found = await self._list(query.where(commands.c.sandbox_id.in_(sandbox_ids)))
-        return {SandboxId(row[0]) for row in found}
+        if len(sandbox_ids) == 1:
+            one = {"id_": sandbox_ids[0]}
+            busy = self._database.glance(lambda connection: connection.execute(_BUSY, one).first())
+            return set() if busy is None else {sandbox_ids[0]}
+        query = select(commands.c.sandbox_id).where(_RUNS, commands.c.sandbox_id.in_(sandbox_ids)).distinct()
+        return {SandboxId(row[0]) for row in await self._list(query)}
 
     async def ping(self) -> None:
         await self._list(select(1))
@@ -197,8 +201,8 @@ class SqlStore:
     async def close(self) -> None:
         await self._database.close()
 
-    async def _list(self, query: Select[Any], parameters: dict[str, Any] | None = None) -> Sequence[Any]:
-        return await self._database.read(lambda connection: connection.execute(query, parameters or {}).all())
+    async def _list(self, query: Select[Any]) -> Sequence[Any]:
+        return await self._database.read(lambda connection: connection.execute(query).all())
 
 
 def _sandbox(connection: Connection, sandbox_id: SandboxId) -> Sandbox:

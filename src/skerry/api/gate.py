@@ -1,0 +1,120 @@
+"""The gate before every route: who asks, and how much they may send. Nothing behind it runs without an account.
+
+A plain ASGI callable, since it stands in the path of every request.
+"""
+
+from collections.abc import Iterable
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from skerry.api import errors
+from skerry.control import accounts
+from skerry.control.deps import Deps
+from skerry.model.errors import SkerryError, Unauthorized
+
+OPEN = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs"})
+ACCOUNT = "skerry.account"
+
+JSON_LIMIT = 32 * 1024 * 1024
+FILES_LIMIT = 96 * 1024 * 1024
+_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+
+
+class Gate:
+    """Authenticates, bounds JSON bodies before they are read, and refuses what is not JSON where JSON is due."""
+
+    def __init__(self, app: ASGIApp, deps: Deps) -> None:
+        self._app = app
+        self._deps = deps
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan" or scope["path"] in OPEN:
+            await self._app(scope, receive, send)
+            return
+        try:
+            scope[ACCOUNT] = await accounts.authenticate(self._deps, _secret(scope["headers"]))
+        except SkerryError as error:
+            await _refuse(error, scope, receive, send)
+            return
+        if scope["type"] == "http" and scope["method"] in _WITH_BODY and not scope["path"].endswith("/files/raw"):
+            limit = FILES_LIMIT if scope["path"].endswith("/files") else JSON_LIMIT
+            refusal = _refusal(scope["headers"], limit)
+            if refusal is not None:
+                await refusal(scope, receive, send)
+                return
+            receive = _bounded(receive, limit)
+        await self._run(scope, receive, send)
+
+    async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the application. A fault of ours is logged and answered; the connection stays usable."""
+        started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except ClientDisconnect:
+            return
+        except Exception as error:
+            if started or scope["type"] != "http":
+                raise  # half an answer is out: breaking the connection is the only way to tell
+            await errors.fault(scope["method"], scope["path"], error)(scope, receive, send)
+
+
+async def _refuse(error: SkerryError, scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1008})
+        return
+    await errors.render(error)(scope, receive, send)
+
+
+def _secret(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    for name, value in headers:
+        if name == b"authorization" and value[:7].lower() == b"bearer ":
+            return value[7:].strip().decode("latin-1")
+        if name == b"x-api-key":
+            return value.strip().decode("latin-1")
+    raise Unauthorized("Send an API key: 'Authorization: Bearer <key>'. `skerry client-env` prints one.")
+
+
+def _refusal(headers: Iterable[tuple[bytes, bytes]], limit: int) -> ASGIApp | None:
+    """The answer to a body that is too long or no JSON by its own headers."""
+    kind, length, chunked = b"", 0, False
+    for name, value in headers:
+        if name == b"content-type":
+            kind = value.split(b";", 1)[0].strip().lower()
+        elif name == b"content-length":
+            length = int(value) if value.isdigit() else 0
+        elif name == b"transfer-encoding":
+            chunked = True
+    if length > limit:
+        return errors.envelope(413, "too_large", _too_large(limit))
+    if (length or chunked) and kind != b"application/json" and not kind.endswith(b"+json"):
+        return errors.envelope(
+            415, "unsupported_media_type", "This route takes JSON: send 'Content-Type: application/json'."
+        )
+    return None
+
+
+def _bounded(receive: Receive, limit: int) -> Receive:
+    """`receive` for a body whose length is not known beforehand."""
+    received = 0
+
+    async def bounded() -> Message:
+        nonlocal received
+        message = await receive()
+        received += len(message.get("body", b""))
+        if received > limit:
+            raise HTTPException(413, _too_large(limit))
+        return message
+
+    return bounded
+
+
+def _too_large(limit: int) -> str:
+    return f"The body is larger than {limit} bytes. Send large files with PUT …/files/raw?path=."

@@ -1,0 +1,151 @@
+"""Records to wire shapes. Pure."""
+
+import base64
+from datetime import UTC, datetime, timedelta
+
+from skerry.control.outputs import Captured
+from skerry.model.account import Account
+from skerry.model.capability import Capabilities
+from skerry.model.command import Command, CommandCause
+from skerry.model.files import FileInfo
+from skerry.model.lifecycle import State
+from skerry.model.sandbox import Sandbox
+from skerry.model.template import TemplateState
+from skerry.wire.commands import CommandView
+from skerry.wire.files import FileEntry
+from skerry.wire.sandboxes import CapabilitiesView, MeView, ProbeView, SandboxView, TemplateView
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NS_LIMIT = 2**63  # what a file system can say; more is a lie from inside
+
+
+def sandbox_view(sandbox: Sandbox, *, busy: bool) -> SandboxView:
+    status = sandbox.state.value
+    if sandbox.state is State.RUNNING:
+        status = "active" if busy else "ready"
+    return SandboxView(
+        id=sandbox.id,
+        name=sandbox.name,
+        status=status,
+        reason=sandbox.cause,
+        message=sandbox.detail or None,
+        template=sandbox.template,
+        runtime=sandbox.runtime,
+        memory_mb=sandbox.limits.memory_mb,
+        cpu_millis=sandbox.limits.cpu_millis,
+        disk_mb=sandbox.limits.disk_mb,
+        timeout_seconds=sandbox.timeout_s,
+        network_mode=sandbox.network_mode,
+        env=dict(sandbox.env),
+        capabilities=list(sandbox.capabilities),
+        model=None if sandbox.model is None else dict(sandbox.model),
+        metadata=dict(sandbox.metadata),
+        created_at=sandbox.created_at,
+        updated_at=sandbox.updated_at,
+    )
+
+
+def command_view(command: Command, captured: Captured | None = None) -> CommandView:
+    """With the output in `captured`, or without any. Bytes that are not UTF-8 stand in base64 beside the text."""
+    captured = captured or Captured(output_bytes=command.exit.offset if command.exit is not None else 0)
+    stdout, exact_stdout = text_of(captured.stdout)
+    stderr, exact_stderr = text_of(captured.stderr)
+    exit = command.exit
+    reason = exit.cause if exit is not None else None
+    if exit is not None and reason is None and exit.signal is not None and not exit.timed_out:
+        reason = CommandCause.SIGNAL
+    return CommandView(
+        id=command.id,
+        sandbox_id=command.sandbox_id,
+        command=command.command,
+        status=command.status,
+        stdout=stdout,
+        stderr=stderr,
+        stdout_base64=exact_stdout,
+        stderr_base64=exact_stderr,
+        stdout_truncated=captured.stdout_truncated,
+        stderr_truncated=captured.stderr_truncated,
+        output_bytes=captured.output_bytes,
+        lost_bytes=captured.lost_bytes,
+        exit_code=exit.code if exit is not None else None,
+        signal=exit.signal if exit is not None else None,
+        reason=reason,
+        message=(exit.detail or None) if exit is not None else None,
+        working_directory=command.working_directory,
+        timeout_seconds=command.timeout_s,
+        duration_ms=exit.duration_ms if exit is not None else None,
+        started_at=command.started_at,
+        completed_at=command.completed_at,
+    )
+
+
+def text_of(data: bytes) -> tuple[str, str | None]:
+    """The text to show, and the exact bytes in base64 when the text does not say them all."""
+    try:
+        return data.decode(), None
+    except UnicodeDecodeError:
+        return data.decode("utf-8", "replace"), base64.b64encode(data).decode()
+
+
+def file_entry(info: FileInfo) -> FileEntry:
+    name, exact = text_of(_raw(info.name))
+    return FileEntry(
+        name=name,
+        name_base64=exact,
+        path=_shown(info.path),
+        type=info.type,
+        size_bytes=info.size_bytes,
+        mode=f"{info.mode & 0o7777:04o}",
+        uid=info.uid,
+        gid=info.gid,
+        modified_at=_time_of(info.mtime_ns),
+        target=None if info.target is None else _shown(info.target),
+    )
+
+
+def template_view(state: TemplateState) -> TemplateView:
+    return TemplateView(
+        id=state.name,
+        name=state.name,
+        description=state.description,
+        source_type="builtin",
+        builtin=True,
+        status=state.status,
+        digest=state.digest,
+        size_bytes=state.size_bytes,
+        error=state.error,
+    )
+
+
+def capabilities_view(capabilities: Capabilities) -> CapabilitiesView:
+    return CapabilitiesView(
+        provider=capabilities.provider,
+        runtime=capabilities.runtime,
+        runtime_version=capabilities.runtime_version,
+        shares_kernel=capabilities.shares_kernel,
+        network_modes=list(capabilities.network_modes),
+        keeps_memory=capabilities.keeps_memory,
+        disk_limit=capabilities.disk_limit,
+        probes=[ProbeView(name=p.name, ok=p.ok, detail=p.detail, remedy=p.remedy) for p in capabilities.probes],
+    )
+
+
+def me_view(account: Account) -> MeView:
+    return MeView(id=account.id, email=None, name=account.name, plan=account.plan)
+
+
+def _raw(text: str) -> bytes:
+    # Surrogates that surrogateescape did not make come from a hostile sbxd: they must not break the answer.
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace")
+
+
+def _shown(text: str) -> str:
+    return _raw(text).decode("utf-8", "replace")
+
+
+def _time_of(mtime_ns: int) -> str:
+    clamped = max(-_NS_LIMIT, min(_NS_LIMIT, mtime_ns))
+    return (_EPOCH + timedelta(microseconds=clamped // 1000)).isoformat()

@@ -1,0 +1,120 @@
+"""/v1/sandboxes"""
+
+import json
+from collections.abc import Mapping
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from skerry.api.call import Call, Caller, answer
+from skerry.api.render import sandbox_view
+from skerry.control import sandboxes
+from skerry.model.errors import Invalid
+from skerry.model.lifecycle import State
+from skerry.model.sandbox import Sandbox
+from skerry.wire.base import Page
+from skerry.wire.sandboxes import CreateSandbox, SandboxView
+
+router = APIRouter(tags=["sandboxes"])
+
+_DOCUMENT_LIMIT = 65_536
+_STATES: Mapping[str, State] = {"ready": State.RUNNING, "active": State.RUNNING} | {
+    state.value: state for state in State if state is not State.RUNNING
+}
+_NOT_YET = ("startup_command", "restore_from", "snapshot_id", "capabilities")
+
+Statuses = Annotated[list[str] | None, Query(description="Only these statuses; left out: all but `destroyed`.")]
+Filters = Annotated[list[str] | None, Query(description="`key=value`: only sandboxes with this entry; repeatable.")]
+
+
+@router.post("/v1/sandboxes", status_code=201, response_model=SandboxView)
+async def create_sandbox(call: Caller, body: CreateSandbox) -> Response:
+    """Make a sandbox and answer when it is ready."""
+    sandbox = await sandboxes.create(call.deps, call.account_id, _wanted(body))
+    return answer(await _view(call, sandbox), 201, {"Location": f"/v1/sandboxes/{sandbox.id}"})
+
+
+@router.get("/v1/sandboxes", response_model=Page[SandboxView])
+async def list_sandboxes(
+    call: Caller,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
+    before: str | None = None,
+    status: Statuses = None,
+    metadata: Filters = None,
+) -> Response:
+    """Newest first. A page filtered by `ready` or `active` may be short; `next` tells whether there is more."""
+    wanted = _states(status)
+    page, following = await sandboxes.list_page(
+        call.deps, call.account_id, states=wanted, metadata=_filters(metadata), limit=limit, before=before
+    )
+    busy = await call.deps.store.busy_sandboxes([s.id for s in page if s.state is State.RUNNING])
+    views = [sandbox_view(sandbox, busy=sandbox.id in busy) for sandbox in page]
+    shown = [view for view in views if status is None or view.status in status]
+    return answer(Page[SandboxView](data=shown, next=following))
+
+
+@router.get("/v1/sandboxes/{sandbox_id}", response_model=SandboxView)
+async def get_sandbox(call: Caller, sandbox_id: str) -> Response:
+    """One sandbox, in any state, destroyed ones too."""
+    return answer(await _view(call, await sandboxes.get(call.deps, call.account_id, sandbox_id)))
+
+
+@router.delete("/v1/sandboxes/{sandbox_id}", status_code=204)
+async def destroy_sandbox(call: Caller, sandbox_id: str) -> Response:
+    """End a sandbox and everything in it, in any state. Safe to call twice."""
+    await sandboxes.destroy(call.deps, call.account_id, sandbox_id)
+    return Response(status_code=204)
+
+
+async def _view(call: Call, sandbox: Sandbox) -> SandboxView:
+    busy = sandbox.state is State.RUNNING and bool(await call.deps.store.busy_sandboxes([sandbox.id]))
+    return sandbox_view(sandbox, busy=busy)
+
+
+def _wanted(body: CreateSandbox) -> sandboxes.NewSandbox:
+    for name in _NOT_YET:
+        if getattr(body, name):
+            raise Invalid(f"'{name}' is not supported by this version of Skerry yet. Leave it out.", field=name)
+    return sandboxes.NewSandbox(
+        template=body.template,
+        name=body.name,
+        memory_mb=body.memory_mb,
+        cpu_millis=body.cpu_millis,
+        disk_mb=body.disk_mb,
+        timeout_s=body.timeout_seconds,
+        network_mode=body.network_mode,
+        env=body.env or {},
+        metadata=_document("metadata", body.metadata) or {},
+        model=_document("model", body.model),
+    )
+
+
+def _document(name: str, value: dict[str, object] | None) -> dict[str, object] | None:
+    """A client's own JSON, which must come back as it was: no NaN, no broken text, and not without bound."""
+    try:
+        size = len(json.dumps(value, allow_nan=False, ensure_ascii=False).encode())
+    except (ValueError, RecursionError) as error:
+        raise Invalid(f"'{name}' holds what JSON cannot say: {type(error).__name__}.", field=name) from error
+    if size > _DOCUMENT_LIMIT:
+        raise Invalid(f"'{name}' is {size} bytes; at most {_DOCUMENT_LIMIT} are kept.", field=name)
+    return value
+
+
+def _states(statuses: list[str] | None) -> list[State]:
+    if statuses is None:
+        return [state for state in State if state is not State.DESTROYED]
+    for status in statuses:
+        if status not in _STATES:
+            raise Invalid(f"Unknown status '{status}'. There are: {', '.join(_STATES)}.", field="status")
+    return [_STATES[status] for status in statuses]
+
+
+def _filters(metadata: list[str] | None) -> dict[str, str]:
+    wanted: dict[str, str] = {}
+    for entry in metadata or []:
+        key, separator, value = entry.partition("=")
+        if not separator or not key:
+            raise Invalid("A metadata filter has the form 'key=value'.", field="metadata")
+        wanted[key] = value
+    return wanted

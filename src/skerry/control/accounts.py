@@ -1,0 +1,89 @@
+"""Accounts and keys: who a request comes from, and the first account of a new installation."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import structlog
+
+from skerry.control.deps import Deps
+from skerry.model.account import Account, ApiKey, hash_secret, new_secret
+from skerry.model.errors import Unauthorized
+from skerry.model.ids import AccountId, KeyId, new_account_id, new_key_id, new_project_id
+
+_log = structlog.get_logger()
+
+
+async def authenticate(deps: Deps, secret: str) -> AccountId:
+    """The account that a key belongs to.
+
+    The lookup is by the hash of what was sent: its timing tells nothing about any stored key.
+
+    Raises:
+        Unauthorized: No such key, or it was deleted.
+    """
+    hashed = hash_secret(secret)
+    now = deps.clock.now()
+    key = deps.keys.get(hashed, now)
+    if key is None:
+        key = await deps.store.find_key(hashed)
+        if key is None:
+            raise Unauthorized("This API key is not known here. Make one with `skerry client-env`, or check for typos.")
+        deps.keys.put(key, now)
+    return key.account_id
+
+
+async def get(deps: Deps, account_id: AccountId) -> Account:
+    return await deps.store.get_account(account_id)
+
+
+async def list_keys(deps: Deps, account_id: AccountId) -> Sequence[ApiKey]:
+    return await deps.store.list_keys(account_id)
+
+
+async def create_key(deps: Deps, account_id: AccountId, name: str) -> tuple[ApiKey, str]:
+    """A new key and its secret, which exists nowhere else from here on."""
+    secret = new_secret()
+    key = ApiKey(new_key_id(), account_id, name, hash_secret(secret), deps.clock.now())
+    await deps.store.add_key(key)
+    return key, secret
+
+
+async def delete_key(deps: Deps, account_id: AccountId, key_id: KeyId) -> None:
+    """End a key at once (in other processes on the same database: within two seconds).
+
+    Raises:
+        NotFound: No such key in this account.
+    """
+    await deps.store.delete_key(account_id, key_id)
+    deps.keys.forget(key_id)
+
+
+async def bootstrap(deps: Deps, key_file: Path) -> Account:
+    """Make sure that there is an account. A new one (plan `unlimited`) leaves its key in `key_file`, mode 0600.
+
+    Safe to call at each start: with an account there it touches nothing.
+    """
+    present = await deps.store.list_accounts()
+    if present:
+        return present[0]
+    secret = new_secret()
+    # The file first: if we die in between, the next start finds no account and writes a new key over this one.
+    _write_private(key_file, secret + "\n")
+    now = deps.clock.now()
+    account = Account(new_account_id(), "owner", "unlimited", new_project_id(), now)
+    await deps.store.add_account(account, ApiKey(new_key_id(), account.id, "first", hash_secret(secret), now))
+    _log.info("first account made", account=account.id, key_file=str(key_file))
+    return account
+
+
+def _write_private(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(path.name + ".new")
+    draft.unlink(missing_ok=True)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)

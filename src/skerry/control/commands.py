@@ -1,0 +1,287 @@
+"""Commands: run, follow, look up, signal. Each is on record before it runs, and is watched until it has ended."""
+
+import asyncio
+import shlex
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from skerry.control import endings, sandboxes
+from skerry.control.deps import Deps
+from skerry.control.outputs import Capture, Captured
+from skerry.control.streams import closing
+from skerry.model.command import Command, CommandCause, CommandEvent, CommandStatus, ExecSpec, Exit, Output
+from skerry.model.errors import (
+    DeadlineExceeded,
+    GuestError,
+    Invalid,
+    NotFound,
+    ProtocolError,
+    SandboxGone,
+    SkerryError,
+    Unavailable,
+)
+from skerry.model.ids import AccountId, CommandId, is_id, new_command_id
+from skerry.model.sandbox import Sandbox
+
+WORKSPACE = "/workspace"
+_STDIN_CHUNK = 262_144
+_RETRY_S = 0.25
+# Beyond a command's own deadline: the time a node may be away before a follower leaves the rest to the reconciler.
+_PATIENCE_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class NewCommand:
+    """Exactly one of `argv` and `shell`. `stdin`: given to the command, then end of file; None: end of file at once."""
+
+    argv: tuple[str, ...] = ()
+    shell: str | None = None
+    timeout_s: int | None = None
+    cwd: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    user: str | None = None
+    stdin: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A command and what is known of its output."""
+
+    command: Command
+    captured: Captured
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A command that runs (or could not be started: see its status), and the task that watches it to its end."""
+
+    command: Command
+    watching: asyncio.Task[Result]
+
+
+async def start(deps: Deps, account_id: AccountId, sandbox_id: str, wanted: NewCommand) -> Started:
+    """Record a command and start it. Nobody has to stay for it to go on.
+
+    A command that cannot be started (no such program, …) is no error here: it is `failed`, cause `not_started`.
+
+    Raises:
+        NotFound, Conflict: The sandbox is not there, or does not run.
+        Invalid: The deadline is longer than allowed.
+        Unavailable: The node does not answer; whether the command runs is found out and recorded later.
+    """
+    sandbox = await sandboxes.get_running(deps, account_id, sandbox_id)
+    command, spec = _decide(deps, sandbox, wanted)
+    deps.following.add(command.id)
+    try:
+        await deps.store.add_command(command)
+    except BaseException:
+        deps.following.discard(command.id)
+        raise
+    started: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+    watching = deps.tasks.spawn(_drive(deps, command, spec, wanted.stdin, started), name=f"run {command.id}")
+    return Started(await asyncio.shield(started), watching)
+
+
+async def run(deps: Deps, account_id: AccountId, sandbox_id: str, wanted: NewCommand) -> Result:
+    """Start a command and wait for its end. A caller that leaves ends the waiting, not the command.
+
+    Raises:
+        As `start`.
+    """
+    started = await start(deps, account_id, sandbox_id, wanted)
+    return await asyncio.shield(started.watching)
+
+
+async def get(deps: Deps, account_id: AccountId, command_id: str) -> Command:
+    """Raises NotFound when there is none, or it is another account's."""
+    if is_id(command_id, "cmd"):
+        command = await deps.store.get_command(CommandId(command_id))
+        if command.account_id == account_id:
+            return command
+    raise NotFound(f"No command '{command_id[:64]}'.")
+
+
+async def look_up(deps: Deps, account_id: AccountId, command_id: str) -> Result:
+    """A command with what there is of its output now, also after its sandbox is gone.
+
+    Output that is no longer kept is told as lost, all of it.
+    """
+    command = await get(deps, account_id, command_id)
+    capture = Capture()
+    try:
+        async with closing(present(deps, command)) as events:
+            async for event in events:
+                capture.add(event)
+    except NotFound:
+        known = command.exit.offset if command.exit is not None else 0
+        return Result(command, Captured(output_bytes=known, lost_bytes=known))
+    if capture.exit is not None and command.status is CommandStatus.RUNNING:
+        command = await endings.end_command(deps, command, capture.exit)
+    return Result(command, capture.result())
+
+
+def present(deps: Deps, command: Command, offset: int = 0) -> AsyncIterator[CommandEvent]:
+    """What there is now of a command's output from `offset` on, and its `Exit` if it has ended.
+
+    Raises:
+        NotFound: Its output is no longer kept.
+    """
+    return deps.provider.output(command.sandbox_id, command.id, offset, follow=False)
+
+
+async def signal(deps: Deps, account_id: AccountId, command_id: str, number: int, scope: str) -> Command:
+    """Send a signal. To a command that has ended: nothing happens.
+
+    Raises:
+        NotFound: As for `get`.
+    """
+    command = await get(deps, account_id, command_id)
+    if command.status is CommandStatus.RUNNING:
+        await deps.provider.guest(command.sandbox_id).signal(command.id, number, scope)
+    return command
+
+
+async def kill(deps: Deps, account_id: AccountId, command_id: str) -> Command:
+    """SIGKILL a command and all its descendants. One that has ended: nothing happens."""
+    command = await get(deps, account_id, command_id)
+    if command.status is CommandStatus.RUNNING:
+        await deps.provider.guest(command.sandbox_id).kill(command.id)
+    return command
+
+
+def adopt(deps: Deps, command: Command) -> None:
+    """Watch a running command that no task of this process watches, to its end. Watched already: does nothing."""
+    if command.id in deps.following:
+        return
+    deps.following.add(command.id)
+    deps.tasks.spawn(_watch_adopted(deps, command), name=f"follow {command.id}")
+
+
+async def _watch_adopted(deps: Deps, command: Command) -> Result:
+    try:
+        return await _watch(deps, command)
+    finally:
+        deps.following.discard(command.id)
+
+
+def _decide(deps: Deps, sandbox: Sandbox, wanted: NewCommand) -> tuple[Command, ExecSpec]:
+    timeout_s = wanted.timeout_s or sandbox.timeout_s
+    most = deps.config.max_command_timeout_s
+    if timeout_s > most:
+        raise Invalid(f"'timeout_seconds' is {timeout_s}; this server allows {most} at most.", field="timeout_seconds")
+    command = Command(
+        id=new_command_id(),
+        sandbox_id=sandbox.id,
+        account_id=sandbox.account_id,
+        command=wanted.shell if wanted.shell is not None else shlex.join(wanted.argv),
+        status=CommandStatus.RUNNING,
+        working_directory=wanted.cwd or WORKSPACE,
+        timeout_s=timeout_s,
+        started_at=deps.clock.now(),
+    )
+    spec = ExecSpec(
+        id=command.id,
+        argv=wanted.argv,
+        shell=wanted.shell,
+        cwd=wanted.cwd,
+        # All of it with each command: right also where sbxd was configured before the sandbox's env changed.
+        env={**sandboxes.BASE_ENV, **sandbox.env, **wanted.env},
+        user=wanted.user,
+        stdin=wanted.stdin is not None,
+        timeout_s=timeout_s,
+    )
+    return command, spec
+
+
+async def _drive(
+    deps: Deps, command: Command, spec: ExecSpec, stdin: bytes | None, started: asyncio.Future[Command]
+) -> Result:
+    """Start a recorded command, tell `started`, and watch it to its end."""
+    try:
+        refused = await _exec(deps, command, spec)
+        if refused is not None:
+            started.set_result(refused)
+            return Result(refused, Captured())
+        started.set_result(command)
+        if stdin is None:
+            return await _watch(deps, command)
+        feeding = deps.tasks.spawn(_feed(deps, command, stdin), name=f"feed {command.id}")
+        try:
+            return await _watch(deps, command)
+        finally:
+            feeding.cancel()
+    except SkerryError as error:
+        if not started.done():
+            started.set_exception(error)
+            started.exception()  # a caller that has left leaves nobody to ask for it
+        raise
+    finally:
+        if not started.done():
+            started.cancel()
+        deps.following.discard(command.id)
+
+
+async def _exec(deps: Deps, command: Command, spec: ExecSpec) -> Command | None:
+    """Start it; the ended record when it could not be started."""
+    try:
+        await deps.provider.guest(command.sandbox_id).exec(spec)
+        return None
+    except GuestError as error:
+        exit = endings.unknown_exit(command, CommandCause.NOT_STARTED, f"{error.guest_code}: {error.message}")
+        return await endings.end_command(deps, command, exit)
+    except SandboxGone as error:
+        cause = endings.cause_of(error.cause)
+        await endings.sandbox_died(deps, command.sandbox_id, cause, error.message)
+        return await endings.end_command(deps, command, endings.lost_with_sandbox(deps, command, cause))
+
+
+async def follow(deps: Deps, command: Command, offset: int = 0) -> AsyncIterator[CommandEvent]:
+    """A command's events from `offset` on, to its `Exit`. A node that is away for a while is waited for.
+
+    Raises:
+        Unavailable: The node stayed away, or does not know the command any more.
+    """
+    patience = command.started_at + timedelta(seconds=command.timeout_s + _PATIENCE_S)
+    while True:
+        try:
+            async with closing(deps.provider.output(command.sandbox_id, command.id, offset)) as events:
+                async for event in events:
+                    yield event
+                    if isinstance(event, Exit):
+                        return
+                    offset = event.offset + (len(event.data) if isinstance(event, Output) else event.length)
+        except SandboxGone as error:
+            cause = endings.cause_of(error.cause)
+            await endings.sandbox_died(deps, command.sandbox_id, cause, error.message)
+            yield endings.lost_with_sandbox(deps, command, cause)
+            return
+        except NotFound as error:
+            # The reconciler asks for its end, and records what it learns.
+            raise Unavailable(f"The node does not know command '{command.id}' any more. Look it up later.") from error
+        except (Unavailable, DeadlineExceeded, ProtocolError):
+            pass
+        now = deps.clock.now()
+        if now > patience:
+            raise Unavailable(f"The node has not answered for command '{command.id}'. Look it up again later.")
+        await deps.clock.sleep_until(now + timedelta(seconds=_RETRY_S))
+
+
+async def _watch(deps: Deps, command: Command) -> Result:
+    """Follow a command to its end and record that."""
+    capture = Capture()
+    async with closing(follow(deps, command)) as events:
+        async for event in events:
+            capture.add(event)
+    assert capture.exit is not None
+    return Result(await endings.end_command(deps, command, capture.exit), capture.result())
+
+
+async def _feed(deps: Deps, command: Command, stdin: bytes) -> None:
+    guest = deps.provider.guest(command.sandbox_id)
+    try:
+        for start in range(0, len(stdin), _STDIN_CHUNK):
+            await guest.write_stdin(command.id, stdin[start : start + _STDIN_CHUNK])
+        await guest.close_stdin(command.id)
+    except (GuestError, SandboxGone, NotFound, Unavailable):
+        return  # the command has closed its stdin or ended; how it ended is told by its output

@@ -1,0 +1,124 @@
+"""A real server (uvicorn in a thread of this process) over a fake fleet and a real database, and clients for it."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx2
+import pytest
+import uvicorn
+from flaxcloud import FlaxClient
+
+from skerry.api.app import create_app
+from skerry.clock import SystemClock
+from skerry.config import Config
+from skerry.control import accounts, sandboxes
+from skerry.control.deps import Deps
+from skerry.model.account import Account, ApiKey, hash_secret, new_secret
+from skerry.model.ids import new_account_id, new_key_id, new_project_id
+from skerry.store import open_store
+from skerry.testing.fake_provider import FakeProvider
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Server:
+    """`call` runs a coroutine on the server's loop, where its fakes live."""
+
+    url: str
+    key: str
+    deps: Deps
+    provider: FakeProvider
+    loop: asyncio.AbstractEventLoop
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
+
+
+class _Running:
+    """Serves in a thread until `stop`. The port is chosen by the kernel."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._up = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
+        self._uvicorn: uvicorn.Server | None = None
+        self.server: Server | None = None
+
+    def start(self) -> Server:
+        self._thread.start()
+        assert self._up.wait(30)
+        assert self.server is not None
+        return self.server
+
+    def stop(self) -> None:
+        assert self._uvicorn is not None
+        self._uvicorn.should_exit = True
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+    async def _serve(self) -> None:
+        provider = FakeProvider()
+        store = await open_store(f"sqlite:///{self._home}/skerry.db")
+        config = Config(home=self._home, upload_limit_mb=8)
+        deps = Deps(store, provider, SystemClock(), config)
+        await accounts.bootstrap(deps, self._home / "key")
+        settings = uvicorn.Config(
+            create_app(deps), host="127.0.0.1", port=0, log_level="warning", timeout_graceful_shutdown=2
+        )
+        self._uvicorn = uvicorn.Server(settings)
+        serving = asyncio.ensure_future(self._uvicorn.serve())
+        while not self._uvicorn.started and not serving.done():  # noqa: ASYNC110 (uvicorn offers no event)
+            await asyncio.sleep(0.005)
+        port = self._uvicorn.servers[0].sockets[0].getsockname()[1]
+        key = (self._home / "key").read_text().strip()
+        self.server = Server(f"http://127.0.0.1:{port}", key, deps, provider, asyncio.get_running_loop())
+        self._up.set()
+        await serving
+        await provider.close()
+        await store.close()
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One server a module; each test has an account of its own on it."""
+    running = _Running(tmp_path_factory.mktemp("home"))
+    yield running.start()
+    running.stop()
+
+
+@pytest.fixture
+def server(running: Server) -> Iterator[Server]:
+    account, key = running.call(_new_account(running.deps))
+    running.provider.created = 0
+    running.provider.built.clear()
+    yield replace(running, key=key)
+    running.provider.down = False
+    running.provider.create_error = None
+    running.provider.build_error = None
+    for sandbox in running.call(running.deps.store.list_sandboxes(account_id=account.id)):
+        running.call(sandboxes.destroy(running.deps, account.id, sandbox.id))
+
+
+async def _new_account(deps: Deps) -> tuple[Account, str]:
+    secret, now = new_secret(), deps.clock.now()
+    account = Account(new_account_id(), "test", "unlimited", new_project_id(), now)
+    await deps.store.add_account(account, ApiKey(new_key_id(), account.id, "test", hash_secret(secret), now))
+    return account, secret
+
+
+@pytest.fixture
+def flax(server: Server) -> Iterator[FlaxClient]:
+    with FlaxClient(api_key=server.key, base_url=server.url) as client:
+        yield client
+
+
+@pytest.fixture
+def http(server: Server) -> Iterator[httpx2.Client]:
+    headers = {"Authorization": f"Bearer {server.key}"}
+    with httpx2.Client(base_url=server.url, headers=headers, timeout=30) as client:
+        yield client

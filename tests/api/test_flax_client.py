@@ -1,0 +1,161 @@
+"""The published client `flaxcloud` 0.6.0, unmodified, against the real HTTP server."""
+
+import time
+
+import pytest
+from flaxcloud import FlaxClient
+from flaxcloud.aio import AsyncFlaxClient
+from flaxcloud.errors import FlaxAuthError, FlaxBadRequestError, FlaxConflictError, FlaxError, FlaxNotFoundError
+
+from .conftest import Server
+
+
+def test_a_sandbox_is_made_used_and_destroyed(flax: FlaxClient) -> None:
+    with flax.create_sandbox(template="python", name="one", metadata={"a": 1}, model={"m": [1]}) as sandbox:
+        assert sandbox.id.startswith("sbx_")
+        assert (sandbox.status, sandbox.template, sandbox.name) == ("ready", "python", "one")
+        assert (sandbox.model, sandbox.data["metadata"]) == ({"m": [1]}, {"a": 1})
+        assert sandbox.run("echo hi").stdout == "hi\n"
+    assert flax.get_sandbox(sandbox.id).status == "destroyed"
+
+
+def test_f2_limits_template_and_network_mode_are_reported(flax: FlaxClient) -> None:
+    data = flax.create_sandbox(memory_mb=256, timeout_seconds=7, network_mode="none", env={"A": "b"}).data
+    assert (data["memory_mb"], data["timeout_seconds"], data["network_mode"]) == (256, 7, "none")
+    assert (data["template"], data["env"], data["runtime"]) == ("blank", {"A": "b"}, "fake")
+    assert flax.create_sandbox().data["memory_mb"] == 512
+
+
+def test_f32_a_command_that_fails_is_completed_with_its_code(flax: FlaxClient) -> None:
+    command = flax.create_sandbox().run("echo out; echo err >&2; exit 5")
+    assert (command.status, command.exit_code, command.ok) == ("completed", 5, False)
+    assert (command.stdout, command.stderr) == ("out\n", "err\n")
+
+
+def test_f32_a_background_command_is_looked_up_and_waited_for(flax: FlaxClient) -> None:
+    sandbox = flax.create_sandbox()
+    command = sandbox.run("echo begun; sleep 0.3; echo done", background=True)
+    assert command.status == "running"
+    assert sandbox.refresh().status == "active"
+    deadline = time.monotonic() + 10
+    while sandbox.get_command(command.id).stdout != "begun\n":
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    ended = sandbox.wait(command, interval=0.05, timeout=10)
+    assert (ended.status, ended.stdout) == ("completed", "begun\ndone\n")
+    assert sandbox.refresh().status == "ready"
+
+
+def test_f32_a_streamed_command_gives_chunks_and_its_exit_code(flax: FlaxClient) -> None:
+    stream = flax.create_sandbox().run_stream("echo one; sleep 0.05; echo two >&2; exit 3")
+    assert stream.read() == "one\ntwo\n"
+    assert stream.exit_code == 3
+
+
+def test_a_character_split_over_chunks_arrives_whole(flax: FlaxClient) -> None:
+    stream = flax.create_sandbox().run_stream(r"printf '\xe2\x9c'; sleep 0.05; printf '\x93!'")
+    assert stream.read() == "✓!"
+
+
+def test_f25_a_streamed_command_that_runs_into_its_deadline_says_so(flax: FlaxClient) -> None:
+    stream = flax.create_sandbox().run_stream("echo partial; sleep 60", timeout=1)
+    seen: list[str] = []
+    with pytest.raises(FlaxError, match="deadline of 1 s"):
+        seen.extend(stream)
+    assert stream.exit_code is None
+
+
+def test_f25_a_command_that_runs_into_its_deadline_keeps_its_output(flax: FlaxClient) -> None:
+    command = flax.create_sandbox().run("echo partial; sleep 60", timeout=1)
+    assert (command.status, command.stdout, command.exit_code) == ("timeout", "partial\n", None)
+
+
+def test_f3_the_home_is_the_workspace_and_a_commands_env_lies_over_the_sandboxes(flax: FlaxClient) -> None:
+    sandbox = flax.create_sandbox(env={"A": "sandbox", "B": "sandbox"})
+    shown = sandbox.run("pwd; env", env={"B": "command"}).stdout.splitlines()
+    assert shown[0] == "/workspace"
+    assert {"HOME=/workspace", "XDG_CONFIG_HOME=/workspace/.config", "LANG=C.UTF-8", "A=sandbox", "B=command"} <= {
+        *shown
+    }
+
+
+def test_files_are_written_read_listed_and_deleted(flax: FlaxClient) -> None:
+    sandbox = flax.create_sandbox()
+    content = bytes(range(256)) * 5000
+    sandbox.upload("/workspace/dir/ä ✓.bin", content)
+    assert sandbox.download("dir/ä ✓.bin") == content
+    (entry,) = sandbox.list_files("/workspace/dir")
+    assert (entry.name, entry.type, entry.size_bytes) == ("ä ✓.bin", "file", len(content))
+    assert [e.is_dir for e in sandbox.list_files()] == [True]
+    sandbox.delete_file("/workspace/dir/ä ✓.bin")
+    with pytest.raises(FlaxNotFoundError):
+        sandbox.download("/workspace/dir/ä ✓.bin")
+
+
+def test_lists_show_what_is_not_destroyed(flax: FlaxClient) -> None:
+    first, second, third = (flax.create_sandbox() for _ in range(3))
+    second.destroy()
+    assert [sandbox.id for sandbox in flax.list_sandboxes()] == [third.id, first.id]
+
+
+def test_f11_destroy_works_twice_and_a_destroyed_sandbox_runs_nothing(flax: FlaxClient) -> None:
+    sandbox = flax.create_sandbox()
+    sandbox.destroy()
+    sandbox.destroy()
+    with pytest.raises(FlaxConflictError) as refused:
+        sandbox.run("true")
+    assert refused.value.code == "sandbox_destroyed"
+
+
+def test_f32_a_command_is_looked_up_after_its_sandbox_is_gone(flax: FlaxClient) -> None:
+    sandbox = flax.create_sandbox()
+    command = sandbox.run("echo kept")
+    sandbox.destroy()
+    assert sandbox.get_command(command.id).stdout == "kept\n"
+
+
+def test_f1_another_accounts_sandbox_is_not_found(flax: FlaxClient) -> None:
+    with pytest.raises(FlaxNotFoundError):
+        flax.get_sandbox("sbx_00000000000000000000")
+
+
+def test_a_wrong_key_is_an_authentication_error(server: Server) -> None:
+    with FlaxClient(api_key="wrong", base_url=server.url) as client, pytest.raises(FlaxAuthError):
+        client.me()
+
+
+def test_f4_an_unknown_template_is_a_bad_request_that_lists_the_known_ones(flax: FlaxClient) -> None:
+    with pytest.raises(FlaxBadRequestError, match="python") as refused:
+        flax.create_sandbox(template="nope")
+    assert refused.value.code == "unknown_template"
+    assert flax.list_sandboxes() == []
+
+
+@pytest.mark.parametrize("option", [{"startup_command": "x"}, {"restore_from": "sbx_1"}, {"capabilities": ["browser"]}])
+def test_x4_what_is_not_supported_yet_is_refused_by_name(flax: FlaxClient, option: dict[str, object]) -> None:
+    with pytest.raises(FlaxBadRequestError, match=next(iter(option))):
+        flax.create_sandbox(**option)
+
+
+def test_x8_the_first_account_has_a_plan_without_limits(flax: FlaxClient) -> None:
+    me = flax.me()
+    assert me["plan"] == "unlimited"
+    assert me["id"].startswith("acct_")
+
+
+def test_templates_are_listed(flax: FlaxClient) -> None:
+    assert {"python", "node", "blank"} <= {template.name for template in flax.list_templates()}
+    assert flax.get_template("python").ready
+    assert list(flax.build_logs("python")) == ["Template 'python' is ready.\n"]
+
+
+async def test_the_async_client_works_too(server: Server) -> None:
+    async with AsyncFlaxClient(api_key=server.key, base_url=server.url) as client:
+        sandbox = await client.create_sandbox(template="node")
+        assert (await sandbox.run("echo hi")).stdout == "hi\n"
+        stream = sandbox.run_stream("echo streamed")
+        assert [chunk async for chunk in stream] == ["streamed\n"]
+        await sandbox.upload("a.txt", "text")
+        assert await sandbox.read_text("a.txt") == "text"
+        await sandbox.destroy()
+        assert [s.id for s in await client.list_sandboxes()] == []
