@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from node_fakes import FakeImages, FakeLayers, FakeNetwork, FakeRuntime, Faults, hello, honest
+from unit.node_fakes import FakeImages, FakeLayers, FakeNetwork, FakeRuntime, Faults, hello, honest
 
 from skerry.guest import frames
 from skerry.guest.frames import FrameType

@@ -55,7 +55,7 @@ async def _bundle(parts: Parts, record: Record, group: asyncio.TaskGroup) -> Bun
         workspace=layers.result().workspace,
         sbxd=parts.sbxd,
         netns=netns.result(),
-        resolv_conf=parts.network.resolv_conf(spec.network_mode),
+        resolv_conf=await parts.network.resolv_conf(spec.network_mode),
         hostname=spec.hostname,
         limits=spec.limits,
         id_range=ids,
