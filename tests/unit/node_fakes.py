@@ -1,4 +1,4 @@
-"""Fake parts of a node: they remember what they hold, fail where a test wants it, and speak a little of sbxd's protocol."""
+"""Fake parts of a node: they remember what they hold, fail where a test wants it, speak a little of sbxd's."""
 
 import asyncio
 import contextlib

@@ -90,7 +90,7 @@ def spec(**changes: object) -> SandboxSpec:
 
 async def until(condition: object) -> None:
     async with asyncio.timeout(10):
-        while not condition():  # type: ignore[operator]
+        while not condition():  # type: ignore[operator]  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0.005)
 
 

@@ -73,15 +73,16 @@ async def serve(config: Config, opener: Opener) -> int:
     async with _background() as group:
         await server.listen(group)
         try:
-            await _work(config, opener, ops, group, stop)
+            await _work(config, opener, ops, server, group, stop)
         finally:
             await server.close()
     return 0
 
 
-async def _work(config: Config, opener: Opener, ops: Ops, group: asyncio.TaskGroup, stop: asyncio.Event) -> None:
+async def _work(
+    config: Config, opener: Opener, ops: Ops, server: Server, group: asyncio.TaskGroup, stop: asyncio.Event
+) -> None:
     opened = await opener()
-    left_running = True
     try:
         spool = Spool(config.node_dir / "spool", config.output_cap_mb << 20, config.output_keep_hours * 3600.0)
         records = Records(config.node_dir / "sandboxes")
@@ -94,12 +95,12 @@ async def _work(config: Config, opener: Opener, ops: Ops, group: asyncio.TaskGro
         spawn(group, _every(SWEEP_EVERY_S, lambda: asyncio.to_thread(spool.sweep, time.time())), "sweep")
         log.info("the node is ready", sandboxes=len(supervisor.list()), runtime=opened.parts.runtime.name)
         await stop.wait()
-        if ops.stop_sandboxes:
-            await supervisor.stop_all()
-            left_running = False
+        # Calls end first, and what they had begun is undone while the parts are still there.
+        await server.close()
+        await supervisor.quiet()
     finally:
-        await (opened.leave() if left_running else opened.close())
-    log.info("the node ends", sandboxes_left_running=left_running)
+        await (opened.close() if ops.none_left_running else opened.leave())
+    log.info("the node ends", sandboxes_left_running=not ops.none_left_running)
 
 
 async def _every(seconds: float, work: Callable[[], Awaitable[object]]) -> None:

@@ -6,7 +6,7 @@ leaves the state before. Holds the secrets that prove us to the sandboxes: root'
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -14,9 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from skerry.guest.shapes import Json, spec_from, spec_to
+from skerry.model.errors import TooBusy
 from skerry.model.ids import SandboxId, is_id
 from skerry.model.lifecycle import Cause
 from skerry.model.sandbox import Observed, SandboxSpec
+
+_RANGES = 24_000  # ranges of 65,536 user ids, from 0x1000_0000 to 0x6dc0_0000
+_FIRST_RANGE = 4096
 
 
 class Stage(StrEnum):
@@ -107,6 +111,19 @@ class Records:
 def moved(record: Record, stage: Stage, cause: Cause | None = None, detail: str = "") -> Record:
     """The record at another stage. An earlier cause stays: what killed it first is what its owner wants to know."""
     return replace(record, stage=stage, cause=record.cause or cause, detail=record.detail or detail)
+
+
+def free_id_base(records: Iterable[Record], first: int) -> int:
+    """The first of a range of 65,536 user ids that no record has, searched from the `first`th on, in a circle.
+
+    Instances start in different places, so that they meet only on a host that is nearly full.
+    """
+    used = {record.id_base for record in records}
+    for number in range(_RANGES):
+        base = (_FIRST_RANGE + (first + number) % _RANGES) << 16
+        if base not in used:
+            return base
+    raise TooBusy("Every range of user ids is taken. Destroy sandboxes that are not needed.")
 
 
 def _last(path: Path) -> Record | None:

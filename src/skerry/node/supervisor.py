@@ -5,6 +5,7 @@ Knows no account, no template's contents and no socket.
 """
 
 import asyncio
+import builtins
 import os
 import secrets
 from collections.abc import AsyncIterator
@@ -34,7 +35,7 @@ from skerry.node import steps
 from skerry.node.commands import Runner, end_all, end_orphans
 from skerry.node.exits import Exits
 from skerry.node.parts import Parts
-from skerry.node.records import Record, Records, Stage, host_boot, moved
+from skerry.node.records import Record, Records, Stage, free_id_base, host_boot, moved
 from skerry.node.spool import Spool
 from skerry.node.tasks import root_cause, spawn, through
 
@@ -43,8 +44,6 @@ CAUSE_GRACE_S = 2.0  # a channel that ends because the sandbox died is usually s
 RECONNECTS = 3
 ADOPTED_AT_ONCE = 8
 MAX_WAITING = 512  # creates that wait for their turn; more are told to come back
-_RANGES = 28_000  # ranges of 65,536 user ids that one instance may hand out: 0x1000_0000 … 0x7d60_0000
-_FIRST_RANGE = 4096
 _MAX_WATCHED = 1024  # deaths a watcher may fall behind by; `list` is the truth
 
 log = structlog.get_logger()
@@ -137,7 +136,7 @@ class Supervisor:
             template_root=image.root,
             secret=secrets.token_bytes(SECRET_BYTES),
             host_boot=self._boot,
-            id_base=self._free_range() if self._parts.runtime.needs_id_range else None,
+            id_base=free_id_base(self._all(), self._first_range) if self._parts.runtime.needs_id_range else None,
         )
         try:
             self._records.write(record)
@@ -198,7 +197,10 @@ class Supervisor:
 
     def list(self) -> list[Observed]:
         """All sandboxes that this node holds anything of."""
-        return [held.record.observed() for held in self._held.values() if held.record is not None]
+        return [record.observed() for record in self._all()]
+
+    def _all(self) -> builtins.list[Record]:
+        return [held.record for held in self._held.values() if held.record is not None]
 
     async def watch(self) -> AsyncIterator[Observed]:
         """Sandboxes as they die, from now on."""
@@ -261,7 +263,9 @@ class Supervisor:
                 connection = again
         finally:
             dead.cancel()
-        await self._died(held, record, cause, detail)
+        async with held.lock:
+            if held.record is record:  # else it was destroyed meanwhile
+                await self._bury(held, record, cause, detail)
 
     async def _again(self, held: _Held, record: Record, error: SkerryError) -> Connection | str:
         """The connection opened anew through a bridge, commands resumed; or why the sandbox is given up."""
@@ -281,11 +285,6 @@ class Supervisor:
                 log.warning("no way into a sandbox", sandbox=record.id, attempt=attempt + 1, error=error.message)
                 await asyncio.sleep(attempt)
         return f"The daemon inside does not answer any more. {error.message}"
-
-    async def _died(self, held: _Held, record: Record, cause: Cause, detail: str) -> None:
-        async with held.lock:
-            if held.record is record:  # else it was destroyed meanwhile
-                await self._bury(held, record, cause, detail)
 
     async def _bury(self, held: _Held, record: Record, cause: Cause, detail: str) -> None:
         """Record a death, end what went on inside, free the compute. The files are kept until destroy."""
@@ -307,14 +306,6 @@ class Supervisor:
             held.guest.connection.abort(error)
         held.guest = held.runner = None
         end_all(record.id, self._spool, self._exits, oom=record.cause is Cause.OOM, detail=error.message)
-
-    def _free_range(self) -> int:
-        used = {held.record.id_base for held in self._held.values() if held.record is not None}
-        for number in range(_RANGES):
-            base = (_FIRST_RANGE + (self._first_range + number) % _RANGES) << 16
-            if base not in used:
-                return base
-        raise TooBusy("Every range of user ids is taken. Destroy sandboxes that are not needed.")
 
     # -- before and after --------------------------------------------------------------------------------------
 
@@ -377,6 +368,13 @@ class Supervisor:
                     await self.destroy(sandbox_id)
                 except (SkerryError, OSError, ExceptionGroup) as error:
                     log.error("a sandbox could not be destroyed; trying again later", id=sandbox_id, error=str(error))
+
+    async def quiet(self) -> None:
+        """Return when nothing is being made or unmade, or after a while: the next start finishes the rest."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(15):
+                while any(held.users for held in self._held.values()):  # noqa: ASYNC110 - once, at the end
+                    await asyncio.sleep(0.01)
 
     async def stop_all(self) -> None:
         """End every sandbox's processes; the files are kept. For the end of the whole installation."""
