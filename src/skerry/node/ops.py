@@ -116,7 +116,7 @@ class Ops:
             await call.event(shapes.observed_to(seen))
 
     async def deaths(self, call: Call) -> None:
-        async with aclosing(cast("AsyncGenerator[shapes.Observed]", self._node.watch())) as deaths:
+        async with aclosing(self._node.deaths.watch()) as deaths:
             await call.event({"watching": True})
             async for seen in deaths:
                 await call.event(shapes.observed_to(seen))
