@@ -11,8 +11,9 @@ from skerry.model.ids import AccountId, SandboxId, is_id, new_sandbox_id
 from skerry.model.lifecycle import Cause, Event, State
 from skerry.model.sandbox import Limits, NetworkMode, Placement, Sandbox, SandboxSpec
 
-CREATE_DEADLINE_S = 60.0
-DESTROY_DEADLINE_S = 60.0
+# Longer than any provider's own deadlines, whose answers say more: these are for a provider that hangs.
+CREATE_DEADLINE_S = 160.0
+DESTROY_DEADLINE_S = 160.0
 
 # What every command finds set: the home is the workspace, so that what tools remember lives with the files.
 BASE_ENV: Mapping[str, str] = {
