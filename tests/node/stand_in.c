@@ -31,8 +31,8 @@ static int transfer(int fd, void *data, size_t size, int writing) {
 	return 0;
 }
 
-static struct sockaddr_un address = {AF_UNIX, "\0skerry-stand-in"};
-static const socklen_t address_size = offsetof(struct sockaddr_un, sun_path) + 16;
+static struct sockaddr_un address = {AF_UNIX, "\0skerry-sbxd"};
+static const socklen_t address_size = offsetof(struct sockaddr_un, sun_path) + 12;
 
 static int greet(int fd) {
 	char hello[14] = {2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, '{', '}'};

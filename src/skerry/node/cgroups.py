@@ -135,28 +135,45 @@ class Cgroups:
             if entry.is_dir()
         }
 
-    def kill(self, sandbox_id: SandboxId) -> int:
-        """SIGKILL all that runs in the sandbox; the number that was there."""
-        processes = self.processes(sandbox_id)
-        for pid in processes:
-            if self.holds(pid, sandbox_id):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-        return len(processes)
-
-    async def remove(self, sandbox_id: SandboxId, deadline_s: float = 10.0) -> None:
-        """Kill what is in the sandbox's cgroup and remove it. Unknown: success.
+    async def kill(self, sandbox_id: SandboxId, deadline_s: float = 10.0) -> set[int]:
+        """SIGKILL all that runs in the sandbox until nothing is left; the pids there were. Unknown: success.
 
         Raises:
             Refused: Something in it does not die.
         """
-        until = time.monotonic() + deadline_s
-        while self.kill(sandbox_id) or not self._rmdir(sandbox_id):
+        until, seen = time.monotonic() + deadline_s, set[int]()
+        while alive := self.processes(sandbox_id):
+            seen.update(alive)
             if time.monotonic() > until:
                 raise Refused(
-                    f"Processes {self.processes(sandbox_id)} of sandbox {sandbox_id} do not die. They wait for the"
-                    " kernel (a hung disk?); the next attempt to destroy the sandbox tries again."
+                    f"Processes {alive} of sandbox {sandbox_id} do not die: they wait for the kernel (a hung disk?)."
+                    " Destroying the sandbox again tries again."
                 )
+            self._kill_once(sandbox_id, alive)
+            await asyncio.sleep(0.001)
+        return seen
+
+    def _kill_once(self, sandbox_id: SandboxId, pids: list[int]) -> None:
+        if self.layout.version == 2:
+            with contextlib.suppress(OSError):  # since Linux 5.14: all at once, so that no fork escapes
+                (self._directories(sandbox_id)[0] / "cgroup.kill").write_text("1")
+                return
+        for pid in pids:
+            if self.holds(pid, sandbox_id):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    async def remove(self, sandbox_id: SandboxId, deadline_s: float = 5.0) -> None:
+        """Kill what is in the sandbox's cgroup and remove it. Unknown: success.
+
+        Raises:
+            Refused: Something in it does not die, or the kernel does not let go of it.
+        """
+        until = time.monotonic() + deadline_s
+        await self.kill(sandbox_id)
+        while not self._rmdir(sandbox_id):
+            if time.monotonic() > until:
+                raise Refused(f"The cgroup of sandbox {sandbox_id} cannot be removed. Destroying it again tries again.")
             await asyncio.sleep(0.002)
 
     def remove_parent(self) -> None:

@@ -4,7 +4,6 @@ import json
 import math
 import resource
 from dataclasses import dataclass
-from pathlib import Path
 
 from skerry.model.bundle import Bundle
 from skerry.node import seccomp
@@ -43,6 +42,7 @@ MASKED_PATHS = (
 READ_ONLY_PATHS = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SBXD = "/.skerry/sbxd"
+SBXD_SOCKET = b"\0skerry-sbxd"  # abstract, so it belongs to the network namespace
 OPEN_FILES = 65_536
 CPU_PERIOD_US = 100_000
 
@@ -53,7 +53,7 @@ class Dialect:
 
     cgroups_path: str
     swap_counted: bool
-    seccomp: bool  # runsc does not pass the sandbox's system calls to the host, so nothing is left to filter
+    shares_kernel: bool
     counts_own_threads: bool  # the pids limit of the cgroup also counts the runtime's threads: runsc
 
 
@@ -82,7 +82,6 @@ def configuration(bundle: Bundle, dialect: Dialect) -> dict[str, object]:
 
 
 def _process(bundle: Bundle, dialect: Dialect) -> dict[str, object]:
-    capabilities = list(CAPABILITIES)
     return {
         "terminal": False,
         "user": {"uid": 0, "gid": 0},
@@ -90,7 +89,7 @@ def _process(bundle: Bundle, dialect: Dialect) -> dict[str, object]:
         "env": [f"PATH={DEFAULT_PATH}"],
         "cwd": "/",
         # No inheritable and no ambient set: a command that runs as another user has no capability at all.
-        "capabilities": {kind: capabilities for kind in ("bounding", "effective", "permitted")},
+        "capabilities": {"bounding": CAPABILITIES, "effective": CAPABILITIES, "permitted": CAPABILITIES},
         "noNewPrivileges": True,
         "rlimits": _rlimits(bundle, dialect),
     }
@@ -146,9 +145,8 @@ def _linux(bundle: Bundle, dialect: Dialect) -> dict[str, object]:
         namespaces.append({"type": "user"})
         mapping = [{"containerID": 0, "hostID": bundle.id_range.base, "size": bundle.id_range.size}]
         linux |= {"uidMappings": mapping, "gidMappings": mapping}
-    if dialect.seccomp:
-        linux["seccomp"] = seccomp.profile()
-    return linux | {"namespaces": namespaces}
+    filters = seccomp.for_shared_kernel() if dialect.shares_kernel else seccomp.for_gvisor()
+    return linux | {"namespaces": namespaces, "seccomp": filters}
 
 
 def _resources(bundle: Bundle, dialect: Dialect) -> dict[str, object]:

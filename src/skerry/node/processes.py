@@ -2,25 +2,27 @@
 
 For the node's own helpers (OCI runtimes). Never for what runs inside a sandbox, and never a shell.
 
-A detached sandbox is orphaned when the runtime that made it exits. The node is a *child subreaper*, so the orphan becomes
-its child, and whoever does not reap it makes `runsc delete` wait for a zombie. Orphans are reaped by pidfd, one by one:
-a `wait` for any child would steal the exit status of a process that asyncio or a thread is waiting for.
+A detached sandbox is orphaned when the runtime that made it exits. The node is a *child subreaper*, so the orphan
+becomes its child, and whoever does not reap it makes `runsc delete` wait for a zombie. Orphans are reaped by pidfd,
+one by one: a `wait` for any child would steal the exit status of a process that somebody else is waiting for.
 """
 
 import asyncio
 import contextlib
 import ctypes
+import errno
 import fcntl
 import os
+import platform
 import signal
 import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from skerry.model.errors import DeadlineExceeded
 
@@ -28,6 +30,8 @@ T = TypeVar("T")
 
 OUTPUT_LIMIT_BYTES = 65_536
 ORPHAN_GRACE_S = 15.0  # a zombie nobody has claimed for this long is an orphan: waiters reap theirs at once
+
+_REEXECUTED = "exe"  # /proc/self/exe
 
 _PR_SET_CHILD_SUBREAPER = 36
 _CLONE_NEWNS = 0x00020000
@@ -37,6 +41,7 @@ _MS_BIND = 4096
 _MS_REC = 16384
 _MS_SLAVE = 1 << 19
 _MNT_DETACH = 2
+_SETRESUID = {"x86_64": 117, "aarch64": 147}
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -199,7 +204,7 @@ async def run(
 
 
 @contextlib.contextmanager
-def _capture() -> Iterator[int]:
+def _capture() -> Generator[int]:
     # Not a pipe: a descendant that keeps it open would keep a reader waiting. The seal bounds what can be written.
     capture = os.memfd_create("output", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
@@ -212,16 +217,25 @@ def _capture() -> Iterator[int]:
 
 def parent_of(pid: int) -> int | None:
     """The parent's pid, or None when there is no such process."""
-    return _stat(pid)[1] if _stat(pid) is not None else None  # type: ignore[index]
+    stat = _stat(pid)
+    return None if stat is None else stat.parent
 
 
-def _stat(pid: int) -> tuple[str, int] | None:
+class _Stat(NamedTuple):
+    name: str
+    state: str
+    parent: int
+    session: int
+
+
+def _stat(pid: int) -> _Stat | None:
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return None
-    state, parent = text[text.rindex(")") + 2 :].split()[:2]  # the name before it may hold anything
-    return state, int(parent)
+    name_end = text.rindex(")")  # the name may hold anything, parentheses too
+    state, parent, _group, session = text[name_end + 2 :].split()[:4]
+    return _Stat(text[text.index("(") + 1 : name_end], state, int(parent), int(session))
 
 
 class Reaper:
@@ -241,41 +255,82 @@ class Reaper:
         except ProcessLookupError:
             return
         self._codes.pop(pid, None)
+        if self._reaped(pid, pidfd):
+            os.close(pidfd)
+            return
         self._watched[pid] = pidfd
-        asyncio.get_running_loop().add_reader(pidfd, self._reap, pid)
+        asyncio.get_running_loop().add_reader(pidfd, self._on_exit, pid)
+
+    async def spawn(self, argv: Sequence[str], stdio: Stdio, prepare: Callable[[], None] | None = None) -> int:
+        """Start a program that nobody will wait for, and reap it when it ends: its pid."""
+        process = await spawn(argv, stdio, prepare)
+        self.adopt(process.pid)
+        process.returncode = 0  # it is the reaper's now: the object shall neither wait for it nor complain
+        return process.pid
+
+    def kill(self, pid: int) -> None:
+        """SIGKILL a process adopted here. Dead or never adopted: nothing happens."""
+        if pid in self._watched:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._watched[pid], signal.SIGKILL)
 
     def exit_code(self, pid: int) -> int | None:
         """How an adopted process ended (minus the signal), told once; None when that is not known."""
         return self._codes.pop(pid, None)
 
-    def _reap(self, pid: int) -> None:
+    def _on_exit(self, pid: int) -> None:
         pidfd = self._watched.pop(pid)
         asyncio.get_running_loop().remove_reader(pidfd)
-        with contextlib.suppress(ChildProcessError):
-            result = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
-            if result is not None:
-                self._codes[pid] = result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+        self._reaped(pid, pidfd)
         os.close(pidfd)
 
-    def sweep(self) -> None:
-        """Reap children that have been dead for `ORPHAN_GRACE_S`: orphans of failed starts, which nobody knows of."""
-        now, seen = time.monotonic(), dict[int, float]()
+    def _reaped(self, pid: int, pidfd: int) -> bool:
+        try:
+            result = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
+        except ChildProcessError:
+            return True
+        if result is not None:
+            self._codes[pid] = result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+        return result is not None
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        deadline_s: float,
+        stdio: Stdio | None = None,
+        prepare: Callable[[], None] | None = None,
+    ) -> Finished:
+        """As `run`, for a program that leaves processes behind: they are reaped as they die."""
+        try:
+            return await run(argv, deadline_s=deadline_s, stdio=stdio, prepare=prepare)
+        finally:
+            self._collect()
+
+    def _collect(self) -> None:
+        """Adopt the orphans among our children.
+
+        What this process forks itself is in its session, or leads one: a child in a session that is neither ours nor
+        its own was forked by another. An orphan that leads a session (a sandbox's first process) is adopted by whoever
+        knows its pid, or has the name of a Go program that executed itself (gVisor's stubs, handed to us when the
+        sentry dies); the rest is told from a child that somebody waits for by how long it has been dead.
+        """
+        now, seen, ours = time.monotonic(), dict[int, float](), os.getsid(0)
         for pid in _children():
-            if pid in self._watched or (stat := _stat(pid)) is None or stat[0] != "Z":
+            if pid in self._watched or (stat := _stat(pid)) is None:
                 continue
-            seen[pid] = self._zombies.get(pid, now)
-            if now - seen[pid] >= ORPHAN_GRACE_S:
-                with contextlib.suppress(ChildProcessError):
-                    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
-                del seen[pid]
+            if stat.session not in (ours, pid) or (stat.state == "Z" and stat.name == _REEXECUTED):
+                self.adopt(pid)
+            elif stat.state == "Z":
+                seen[pid] = self._zombies.get(pid, now)
+                if now - seen[pid] >= ORPHAN_GRACE_S:
+                    self.adopt(pid)
         self._zombies = seen
 
     def close(self) -> None:
-        """Stop reaping. The processes go on."""
-        for pidfd in self._watched.values():
-            asyncio.get_running_loop().remove_reader(pidfd)
-            os.close(pidfd)
-        self._watched.clear()
+        """Reap what is dead by now and stop. The others go on."""
+        for pid in tuple(self._watched):
+            self._on_exit(pid)
 
 
 def _children() -> list[int]:
@@ -298,6 +353,35 @@ def stdio_pair() -> tuple[socket.socket, socket.socket]:
     host, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     host.setblocking(False)
     return host, inside
+
+
+def enter_netns(path: Path) -> None:
+    """Put the calling thread, which must be a throwaway one, into a bound network namespace."""
+    with path.open("rb") as namespace:
+        _check(_libc.setns(namespace.fileno(), _CLONE_NEWNET), f"setns {path}")
+
+
+def connect_inside(pid: int, address: bytes) -> socket.socket:
+    """A non-blocking connection to an abstract unix socket in the network namespace of `pid`.
+
+    Made as the user who is root in the user namespace of `pid`, so that the listener sees uid 0. For a throwaway
+    thread only, which is left in that namespace and without its privileges.
+    """
+    inside_uid, outside_uid, _ = Path(f"/proc/{pid}/uid_map").read_text().splitlines()[0].split()
+    if inside_uid != "0":
+        raise OSError(errno.EPERM, f"the user namespace of {pid} has no root")
+    enter_netns(Path(f"/proc/{pid}/ns/net"))
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # The system call, not libc's function, which would change the user of every thread.
+        number = _SETRESUID[platform.machine()]
+        _check(_libc.syscall(number, -1, int(outside_uid), -1), "setresuid")
+        connection.setblocking(False)  # a full backlog is an error then, not a wait
+        connection.connect(address)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def make_netns(path: Path) -> None:

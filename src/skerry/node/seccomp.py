@@ -1,8 +1,10 @@
-"""The system calls that a sandbox sharing the host's kernel may make. A list of what is allowed; all else is refused.
+"""The system calls that a sandbox may make.
 
-Two refusals: what programs probe for, and can do without, answers ENOSYS, so that they fall back to an older call;
-what is dangerous answers EPERM, so that they report it. Sandboxes under gVisor do not need this list: their calls
-never reach the host's kernel.
+Where it shares the host's kernel: a list of what is allowed; all else is refused. Two refusals: what programs probe
+for, and can do without, answers ENOSYS, so that they fall back to an older call; what is dangerous answers EPERM, so
+that they report it.
+
+Under gVisor no call reaches the host's kernel, and a short list of what is refused is enough.
 """
 
 import errno
@@ -54,16 +56,14 @@ _WAITING = """
 """
 _TALKING = """
     accept accept4 bind connect getpeername getsockname getsockopt listen recv recvfrom recvmmsg recvmmsg_time64
-    recvmsg send sendmmsg sendmsg sendto setsockopt shutdown socketcall socketpair
+    recvmsg send sendmmsg sendmsg sendto setsockopt shutdown socketpair
     mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedreceive_time64 mq_timedsend mq_timedsend_time64 mq_unlink
     msgctl msgget msgrcv msgsnd semctl semget semop semtimedop semtimedop_time64 shmat shmctl shmdt shmget ipc
     getrandom
 """
 ALLOWED = tuple(" ".join((_FILES, _MEMORY, _PROCESSES, _WAITING, _TALKING)).split())
 
-# Refused with EPERM. Everything that is in no list is refused with ENOSYS.
-DANGEROUS = tuple(
-    """
+_DANGEROUS = """
     mount umount umount2 pivot_root move_mount open_tree fsopen fsconfig fsmount fspick mount_setattr setns unshare
     bpf perf_event_open userfaultfd io_uring_setup io_uring_enter io_uring_register fanotify_init
     keyctl add_key request_key
@@ -74,43 +74,72 @@ DANGEROUS = tuple(
     settimeofday stime adjtimex clock_adjtime clock_settime clock_adjtime64 clock_settime64 sethostname setdomainname
     iopl ioperm vm86 vm86old modify_ldt uselib ustat sysfs _sysctl
     move_pages migrate_pages set_mempolicy_home_node
-    """.split()
-)
+"""
+# Refused with EPERM. Everything that is in no list is refused with ENOSYS.
+DANGEROUS = tuple(_DANGEROUS.split())
 
-# personality(2): plain Linux, 32-bit Linux, no address randomisation by `setarch -R` is refused, the query is allowed.
+# personality(2): Linux, 32-bit Linux, both with the kernel's version shown as 2.6, and the query. The others weaken
+# the process itself (no address randomisation, a readable page 0).
 _PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFF_FFFF)
-_AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
+# unix, inet, inet6, netlink. Not packet, vsock (the host behind the host), alg, can, tipc and the other rarities.
+_FAMILIES = (1, 2, 10, 16)
 
 _ARCHITECTURES = {"x86_64": "SCMP_ARCH_X86_64", "aarch64": "SCMP_ARCH_AARCH64"}
 
 
-def profile(machine: str = "") -> dict[str, object]:
+def for_shared_kernel(machine: str = "") -> dict[str, object]:
     """The `linux.seccomp` member of an OCI configuration, for the native system calls of `machine` only.
 
     Calls of another architecture (32-bit programs, x32) kill the caller: their entry points are a second kernel
     interface, little tested.
     """
-    first_argument = {"index": 0, "value": CLONE_NAMESPACES, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ"}
-    rules: list[dict[str, object]] = [
-        {"names": list(ALLOWED), "action": "SCMP_ACT_ALLOW"},
-        {"names": list(DANGEROUS), "action": "SCMP_ACT_ERRNO", "errnoRet": errno.EPERM},
-        {"names": ["clone"], "action": "SCMP_ACT_ALLOW", "args": [first_argument]},
-        # Its flags are behind a pointer, out of the filter's sight. ENOSYS makes every libc fall back to clone.
-        {"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": errno.ENOSYS},
-    ]
-    rules += [
-        {"names": ["personality"], "action": "SCMP_ACT_ALLOW", "args": [_equals(0, value)]} for value in _PERSONALITIES
-    ]
-    rules += [
-        {"names": ["socket"], "action": "SCMP_ACT_ALLOW", "args": [_equals(0, family)]}
-        for family in (_AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK)
-    ]
+    no_namespaces = _masked(0, CLONE_NAMESPACES, 0)
     return {
         "defaultAction": "SCMP_ACT_ERRNO",
         "defaultErrnoRet": errno.ENOSYS,
         "architectures": [_ARCHITECTURES[machine or platform.machine()]],
-        "syscalls": rules,
+        "syscalls": [
+            _allow(*ALLOWED),
+            _allow("clone", argument=no_namespaces),
+            *(_allow("personality", argument=_equals(0, value)) for value in _PERSONALITIES),
+            *(_allow("socket", argument=_equals(0, family)) for family in _FAMILIES),
+            _refuse(errno.EPERM, *DANGEROUS),
+            # Its flags are behind a pointer, out of the filter's sight. ENOSYS makes every libc fall back to clone.
+            _refuse(errno.ENOSYS, "clone3"),
+        ],
     }
+
+
+def for_gvisor(machine: str = "") -> dict[str, object]:
+    """As `for_shared_kernel`, for runsc with `--oci-seccomp`: no namespaces.
+
+    Root of a new user namespace has CAP_NET_RAW in gVisor, also over the sandbox's own interface, and could forge the
+    packets that leave it.
+    """
+    bits = [1 << bit for bit in range(32) if CLONE_NAMESPACES >> bit & 1]
+    return {
+        "defaultAction": "SCMP_ACT_ALLOW",
+        "architectures": [_ARCHITECTURES[machine or platform.machine()]],
+        "syscalls": [
+            _refuse(errno.EPERM, "unshare", "setns"),
+            *(_refuse(errno.EPERM, "clone", argument=_masked(0, bit, bit)) for bit in bits),
+            _refuse(errno.ENOSYS, "clone3"),
+        ],
+    }
+
+
+def _allow(*names: str, argument: dict[str, object] | None = None) -> dict[str, object]:
+    rule: dict[str, object] = {"names": list(names), "action": "SCMP_ACT_ALLOW"}
+    return rule if argument is None else rule | {"args": [argument]}
+
+
+def _refuse(number: int, *names: str, argument: dict[str, object] | None = None) -> dict[str, object]:
+    rule: dict[str, object] = {"names": list(names), "action": "SCMP_ACT_ERRNO", "errnoRet": number}
+    return rule if argument is None else rule | {"args": [argument]}
+
+
+def _masked(index: int, mask: int, value: int) -> dict[str, object]:
+    return {"index": index, "value": mask, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ"}
 
 
 def _equals(index: int, value: int) -> dict[str, object]:

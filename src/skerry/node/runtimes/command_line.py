@@ -6,12 +6,10 @@ while its process is in the sandbox's cgroup, so no reused one is either.
 """
 
 import asyncio
-import contextlib
 import os
 import shutil
 import signal
 import socket
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +33,15 @@ VERSION_DEADLINE_S = 10.0
 
 def _nothing(_bundle: Bundle) -> None:
     """A runtime that needs no preparation of the root."""
+
+
+def open_low_ports(bundle: Bundle) -> None:
+    """Let a sandbox with a user namespace listen below port 1024.
+
+    Its own capability to do so does not count in a network namespace that the host's user namespace owns, as ours.
+    """
+    processes.enter_netns(bundle.netns)
+    Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").write_text("0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +71,7 @@ class CommandLine:
         self._home = config.node_dir / "rt" / boot / driver.name
         self._cgroups = Cgroups(config.instance)
         self._reaper = processes.Reaper()
-        self._bridges: dict[SandboxId, subprocess.Popen[bytes]] = {}
+        self._bridges: dict[SandboxId, int] = {}
         processes.become_subreaper()
 
     async def version(self) -> str:
@@ -115,16 +122,16 @@ class CommandLine:
     async def _run_detached(self, bundle: Bundle, inside: socket.socket) -> None:
         sandbox_id = bundle.sandbox_id
         self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._pid_file(sandbox_id).parent.mkdir(mode=0o700, exist_ok=True)
-        self._driver.prepare(bundle)
+        self.pid_file(sandbox_id).parent.mkdir(mode=0o700, exist_ok=True)
+        await processes.in_thread(lambda: self._driver.prepare(bundle))
         oci.write(bundle, self._dialect(sandbox_id))
         log = bundle.directory / "runtime.log"
         log.unlink(missing_ok=True)
-        done = await processes.run(
+        done = await self._reaper.run(
             [
                 *self._command("--log", str(log), "--log-format", "json"),
                 *("run", "--detach", "--bundle", str(bundle.directory)),
-                *("--pid-file", str(self._pid_file(sandbox_id)), sandbox_id),
+                *("--pid-file", str(self.pid_file(sandbox_id)), sandbox_id),
             ],
             deadline_s=START_DEADLINE_S,
             # The sandbox keeps what it is given for all its life: its channel, and no pipe or file of ours.
@@ -139,7 +146,7 @@ class CommandLine:
             )
 
     async def bridge(self, sandbox_id: SandboxId) -> socket.socket:
-        """Execute `sbxd bridge` in a running sandbox; a socket joined to its stdio. Closing it ends the bridge.
+        """A new way to sbxd in a running sandbox: a socket to it, or joined to the stdio of `sbxd bridge` inside.
 
         A second bridge to the same sandbox ends the first.
 
@@ -150,15 +157,7 @@ class CommandLine:
         if not await self.running(sandbox_id):
             raise SandboxGone(f"Sandbox {sandbox_id} does not run.")
         self._end_bridge(sandbox_id)
-        host, inside = processes.stdio_pair()
-        with inside:
-            process = await processes.spawn(
-                self._command("exec", sandbox_id, oci.SBXD, "bridge"),
-                processes.Stdio(inside.fileno(), inside.fileno(), None),
-                self._enter,
-            )
-        self._bridges[sandbox_id] = process
-        self._reaper.adopt(process.pid)
+        host = await (self._connect(sandbox_id) if self.shares_kernel else self._execute_bridge(sandbox_id))
         try:
             await asyncio.wait_for(processes.readable(host.fileno()), BRIDGE_DEADLINE_S)
             answered = host.recv(1, socket.MSG_PEEK) != b""
@@ -175,6 +174,29 @@ class CommandLine:
         if not await self.running(sandbox_id):
             raise SandboxGone(f"Sandbox {sandbox_id} died.")
         raise Unavailable(f"sbxd in sandbox {sandbox_id} does not answer a bridge. Destroy the sandbox if it stays so.")
+
+    async def _execute_bridge(self, sandbox_id: SandboxId) -> socket.socket:
+        host, inside = processes.stdio_pair()
+        with inside:
+            self._bridges[sandbox_id] = await self._reaper.spawn(
+                self._command("exec", sandbox_id, oci.SBXD, "bridge"),
+                processes.Stdio(inside.fileno(), inside.fileno(), None),
+                self._enter,
+            )
+        return host
+
+    async def _connect(self, sandbox_id: SandboxId) -> socket.socket:
+        """Where the kernel is shared, sbxd's socket can be reached without a process inside.
+
+        `runc exec` could not be used: it joins the user namespace first, and from there not the network namespace.
+        """
+        pid = self._pid(sandbox_id)
+        try:
+            return await processes.in_thread(lambda: processes.connect_inside(pid or -1, oci.SBXD_SOCKET))
+        except OSError as error:
+            if not await self.running(sandbox_id):
+                raise SandboxGone(f"Sandbox {sandbox_id} died.") from error
+            raise Unavailable(f"sbxd in sandbox {sandbox_id} does not listen: {error}.") from error
 
     async def running(self, sandbox_id: SandboxId) -> bool:
         """Whether the sandbox's first process lives."""
@@ -210,28 +232,23 @@ class CommandLine:
         """Kill and remove all the runtime holds of it, cgroups included. Unknown: success.
 
         Raises:
-            Refused: Something of it does not die, or the runtime will not let go.
+            Refused: Something of it does not die.
+            DeadlineExceeded: The runtime does not let go of it.
         """
         self._end_bridge(sandbox_id)
         self._adopt(sandbox_id)
         # Killed by us first: the runtime then finds a dead sandbox, which it removes without its own waiting.
-        while self._cgroups.kill(sandbox_id):
-            await self._until_empty(sandbox_id)
+        for pid in await self._cgroups.kill(sandbox_id):
+            self._reaper.adopt(pid)  # gVisor's stubs too: children of the sentry until it died
         if self._records(sandbox_id):
-            done = await processes.run(
+            await self._reaper.run(
                 self._command("delete", "--force", sandbox_id), deadline_s=DELETE_DEADLINE_S, prepare=self._enter
             )
-            if done.code != 0 and self._records(sandbox_id):
-                raise Refused(f"{self.name} could not delete {sandbox_id}: {done.output.strip()[-300:]}")
+        # What a start that was killed half-way left is no container to the runtime. Nothing of it runs any more.
+        for path in self._records(sandbox_id):
+            await asyncio.to_thread(shutil.rmtree, path) if path.is_dir() else path.unlink(missing_ok=True)
         await self._cgroups.remove(sandbox_id)
-        self._pid_file(sandbox_id).unlink(missing_ok=True)
-        self._reaper.sweep()
-
-    async def _until_empty(self, sandbox_id: SandboxId, deadline_s: float = 10.0) -> None:
-        async with asyncio.timeout(deadline_s):
-            while self._cgroups.processes(sandbox_id):
-                self._cgroups.kill(sandbox_id)
-                await asyncio.sleep(0.001)
+        self.pid_file(sandbox_id).unlink(missing_ok=True)
 
     async def list(self) -> set[SandboxId]:
         """What the runtime knows of this instance, running or not."""
@@ -240,10 +257,11 @@ class CommandLine:
         return {SandboxId(stem) for stem in stems if is_id(stem, "sbx")} | self._cgroups.sandboxes()
 
     async def close(self) -> None:
-        """Let go of all descriptors. The sandboxes go on."""
+        """Let go of all descriptors, and of the instance's cgroup if it is empty. The sandboxes go on."""
         for sandbox_id in tuple(self._bridges):
             self._end_bridge(sandbox_id)
         self._reaper.close()
+        self._cgroups.remove_parent()
 
     @property
     def _state(self) -> Path:
@@ -259,31 +277,31 @@ class CommandLine:
         return oci.Dialect(
             cgroups_path=self._cgroups.oci_path(sandbox_id),
             swap_counted=self._cgroups.layout.swap_counted,
-            seccomp=self.shares_kernel,
+            shares_kernel=self.shares_kernel,
             counts_own_threads=self._driver.counts_own_threads,
         )
 
-    def _pid_file(self, sandbox_id: SandboxId) -> Path:
+    def pid_file(self, sandbox_id: SandboxId) -> Path:
+        """Holds the pid on the host of what `wait_dead` waits for: the first process, or gVisor's sentry."""
         return self._home / "pids" / sandbox_id
 
     def _pid(self, sandbox_id: SandboxId) -> int | None:
         try:
-            return int(self._pid_file(sandbox_id).read_text())
+            return int(self.pid_file(sandbox_id).read_text())
         except (OSError, ValueError):
             return None
 
-    def _records(self, sandbox_id: SandboxId) -> bool:
-        return any(path.name.startswith(sandbox_id) for path in _entries(self._state))
+    def _records(self, sandbox_id: SandboxId) -> Sequence[Path]:
+        return tuple(path for path in _entries(self._state) if path.name.startswith(sandbox_id))
 
     def _adopt(self, sandbox_id: SandboxId) -> None:
         for pid in self._cgroups.processes(sandbox_id):
             self._reaper.adopt(pid)
 
     def _end_bridge(self, sandbox_id: SandboxId) -> None:
-        process = self._bridges.pop(sandbox_id, None)
-        if process is not None and process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+        pid = self._bridges.pop(sandbox_id, None)
+        if pid is not None:
+            self._reaper.kill(pid)
 
 
 def _entries(directory: Path) -> list[Path]:

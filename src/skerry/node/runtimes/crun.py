@@ -5,7 +5,7 @@ It refuses hosts with hybrid cgroups; in a mount namespace without the (unused) 
 
 from skerry.node import processes
 from skerry.node.cgroups import Layout
-from skerry.node.runtimes.command_line import Driver
+from skerry.node.runtimes.command_line import Driver, open_low_ports
 
 
 def _enter(layout: Layout) -> None:
@@ -14,4 +14,11 @@ def _enter(layout: Layout) -> None:
         processes.detach_mount(str(layout.root / "unified"))
 
 
-CRUN = Driver(name="crun", shares_kernel=True, package="crun", flags=("--cgroup-manager=cgroupfs",), enter=_enter)
+CRUN = Driver(
+    name="crun",
+    shares_kernel=True,
+    package="crun",
+    flags=("--cgroup-manager=cgroupfs",),
+    enter=_enter,
+    prepare=open_low_ports,
+)

@@ -2,11 +2,11 @@
 
 from skerry.node import processes
 from skerry.node.cgroups import Layout
-from skerry.node.runtimes.command_line import Driver
+from skerry.node.runtimes.command_line import Driver, open_low_ports
 
 
 def _enter(_layout: Layout) -> None:
     processes.private_mounts()
 
 
-RUNC = Driver(name="runc", shares_kernel=True, package="runc", flags=(), enter=_enter)
+RUNC = Driver(name="runc", shares_kernel=True, package="runc", flags=(), enter=_enter, prepare=open_low_ports)

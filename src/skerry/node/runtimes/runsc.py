@@ -68,6 +68,7 @@ RUNSC = Driver(
         "--file-access-mounts=exclusive",
         "--host-uds=none",
         "--net-raw=false",
+        "--oci-seccomp",  # without it the profile is read and ignored
         "--cpu-num-from-quota=true",
     ),
     enter=_enter,
