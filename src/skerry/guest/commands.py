@@ -4,6 +4,7 @@ Keeps for each command the stream that this connection has for it, and nothing e
 """
 
 from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from skerry.guest import answers, requests
@@ -35,7 +36,7 @@ class Commands:
 
     async def exec(self, spec: ExecSpec) -> None:
         """Start a command; returns once it runs. A known id: does nothing. See `seams.Guest.exec`."""
-        if (link := self._links.get(spec.id)) is not None and not link.stream.over:
+        if self._followed(spec.id) is not None:
             return
         stream = await self._connection.open(requests.execute(spec))
         try:
@@ -89,22 +90,23 @@ class Commands:
             return link.stream, 0
         return await self._open(command_id, offset)
 
-    async def _open(self, command_id: CommandId, offset: int) -> tuple[Stream, int]:
+    async def _open(self, command_id: CommandId, offset: int, *, follow: bool = True) -> tuple[Stream, int]:
+        """Attach. A stream that is to be followed is known from now on, so that no signal opens another beside it."""
         request = {"op": "attach", "id": requests.command_id(command_id), "from": offset}
         stream = await self._connection.open(request)
+        if follow:
+            self._links[command_id] = _Link(stream, untouched=False)
         try:
             event = await stream.event(ANSWER_S)
             if event is None:
                 await stream.result()
             attached = self._connection.checked(answers.read_attached, event, offset)
-        except GuestError as error:
-            if error.guest_code == "not_found":
+        except BaseException as error:
+            stream.close()
+            self._unlink(command_id, stream)
+            if isinstance(error, GuestError) and error.guest_code == "not_found":
                 raise NotFound(f"No command {command_id} in this sandbox.") from error
             raise
-        except BaseException:
-            stream.close()
-            raise
-        self._links[command_id] = _Link(stream, untouched=False)
         return stream, attached.offset
 
     async def _exit(self, stream: Stream, position: int) -> Exit:
@@ -126,13 +128,9 @@ class Commands:
         Raises:
             NotFound: sbxd knows no such command.
         """
-        stream, ours = await self._any_stream(command_id)
-        try:
+        async with self._any_stream(command_id) as stream:
             if stream is not None:
                 await stream.control(action)
-        finally:
-            if stream is not None and ours:
-                stream.close()
 
     async def signal(self, command_id: CommandId, signal: int, scope: str) -> None:
         if type(signal) is not int or not 1 <= signal <= 64:
@@ -152,35 +150,46 @@ class Commands:
         await self._feed(command_id, b"", end=True)
 
     async def _feed(self, command_id: CommandId, data: bytes, *, end: bool) -> None:
-        stream, ours = await self._any_stream(command_id)
-        if stream is None:
+        async with self._any_stream(command_id) as stream:
+            if stream is None:
+                return
+            try:
+                if data:
+                    await stream.send(data, deadline_s=STDIN_STALL_S)
+                if end:
+                    await stream.send_eof()
+            except Unavailable:
+                if not stream.finished:  # finished: the command has ended meanwhile
+                    raise
+
+    @asynccontextmanager
+    async def _any_stream(self, command_id: CommandId) -> AsyncGenerator[Stream | None]:
+        """A stream on the command: the one that is followed, or one for this moment. None: the command has ended."""
+        if (stream := self._followed(command_id)) is not None:
+            yield stream
+            return
+        known = next((command for command in await self.list() if command.id == command_id), None)
+        if known is None:
+            raise NotFound(f"No command {command_id} in this sandbox.")
+        if (stream := self._followed(command_id)) is not None or not known.running:
+            yield stream
             return
         try:
-            if data:
-                await stream.send(data, deadline_s=STDIN_STALL_S)
-            if end:
-                await stream.send_eof()
-        except Unavailable:
-            if not stream.finished:  # finished: the command has ended meanwhile
+            # From exactly where it was acknowledged: attaching for a signal must not give up any output.
+            stream, _ = await self._open(command_id, known.acked_bytes, follow=False)
+        except GuestError as error:
+            if error.guest_code != "replaced":
                 raise
+            yield self._followed(command_id)  # a reader came meanwhile
+            return
+        try:
+            yield stream
         finally:
-            if ours:
-                stream.close()
+            stream.close()
 
-    async def _any_stream(self, command_id: CommandId) -> tuple[Stream | None, bool]:
-        """A stream on the command, and whether it is the caller's to close. None when the command has ended."""
+    def _followed(self, command_id: CommandId) -> Stream | None:
         link = self._links.get(command_id)
-        if link is not None and not link.stream.over:
-            return link.stream, False
-        for command in await self.list():
-            if command.id == command_id:
-                if not command.running:
-                    return None, False
-                # From exactly where it was acknowledged: attaching for a signal must not give up any output.
-                stream, _ = await self._open(command_id, command.acked_bytes)
-                self._unlink(command_id, stream)
-                return stream, True
-        raise NotFound(f"No command {command_id} in this sandbox.")
+        return link.stream if link is not None and not link.stream.over else None
 
     # -- what sbxd knows ---------------------------------------------------------------------------------------
 

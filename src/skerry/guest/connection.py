@@ -89,7 +89,7 @@ class Connection:
         self._next_id = 1
         self._last_guest_id = 0
         self._server_streams = 0
-        self._greeting: asyncio.Future[hello.Hello] | None = self._loop.create_future()
+        self._greeting: asyncio.Future[hello.Hello] = self._loop.create_future()
         self._proven = False
         self._pongs: dict[bytes, asyncio.Future[None]] = {}
         self._pings_sent = 0
@@ -108,15 +108,12 @@ class Connection:
 
     async def greet(self, secret: bytes, first: bool) -> None:
         """The greeting. Called by `connect`, once."""
-        assert self._greeting is not None
         try:
             async with asyncio.timeout(self._timing.greeting_s):
                 greeting = await self._greeting
-                self._greeting = None
-                try:
-                    answer = hello.answer(greeting, secret, first=first)
-                except ProtocolError as error:
-                    raise self.broken(error.message) from error
+                answer = self.checked(hello.answer, greeting, secret, first=first)
+                if self._error is not None:  # more came with the greeting, and it was nonsense
+                    raise again(self._error)
                 accepted = self._pongs[b"ok"] = self._loop.create_future()
                 self.transmit(frames.encode(FrameType.HELLO, 0, frames.encode_json(answer)))
                 await accepted
@@ -149,7 +146,7 @@ class Connection:
         self._out.clear()
         self._out_bytes = 0
         for waiter in (self._greeting, *self._pongs.values()):
-            if waiter is not None and not waiter.done():
+            if not waiter.done():
                 waiter.set_exception(again(error))
                 waiter.exception()  # nobody may be waiting: that is no mistake
         for stream in list(self._streams.values()):
@@ -302,7 +299,7 @@ class Connection:
                 pong.set_result(None)
         elif frame.type == FrameType.CLOSE:
             raise ProtocolError("The sandbox refused the connection: it speaks another version of the protocol.")
-        elif self._greeting is None or self._greeting.done():
+        elif self._greeting.done():
             raise ProtocolError("The peer greeted twice.")
         else:
             self._greeting.set_result(hello.read_hello(frames.decode_json(frame.payload)))

@@ -1,6 +1,6 @@
 """One stream of a connection: credit both ways, a bounded inbox, the events and the result of its operation.
 
-It knows flow control and order, never what an operation means. One task may receive and one may send at a time.
+It knows flow control and order, never what an operation means. One task may receive at a time; senders take turns.
 """
 
 import asyncio
@@ -63,6 +63,7 @@ class Stream:
         self._closed = False  # by us
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
+        self._sending = asyncio.Lock()
 
     @property
     def over(self) -> bool:
@@ -205,11 +206,12 @@ class Stream:
             raise again(self._error)
         if self._closed:
             raise Unavailable("The stream has been closed on this side.")
-        self._reader = asyncio.get_running_loop().create_future()
+        waiter = self._reader = asyncio.get_running_loop().create_future()
         try:
-            await _within(self._reader, deadline_s)
+            await _within(waiter, deadline_s)
         finally:
-            self._reader = None
+            if self._reader is waiter:  # a cancelled wait may end after the next one has begun
+                self._reader = None
 
     # -- sending -----------------------------------------------------------------------------------------------
 
@@ -222,10 +224,14 @@ class Stream:
             DeadlineExceeded: The peer took nothing for `deadline_s` seconds.
         """
         rest = memoryview(data if type(data) is bytes else bytes(data))  # queued below: it must not change any more
+        async with self._sending:  # two writers of one stdin take turns
+            await self._send_all(rest, channel, deadline_s)
+
+    async def _send_all(self, rest: memoryview, channel: int, deadline_s: float | None) -> None:
         while rest:
-            await self._wire.room()
             while self._credit <= 0 and not self.over:
                 await self._wait_for_credit(deadline_s)
+            await self._wire.room()  # last: a burst of credit for many streams must not fill the queue at once
             await self._check_open()
             buffers: list[bytes | memoryview] = []
             while rest and self._credit > 0:
@@ -236,13 +242,12 @@ class Stream:
             self._wire.transmit(*buffers)
 
     async def _wait_for_credit(self, deadline_s: float | None) -> None:
-        if self._writer is not None:
-            raise Unavailable("Two tasks write to one stream; one has to wait for the other.")
-        self._writer = asyncio.get_running_loop().create_future()
+        waiter = self._writer = asyncio.get_running_loop().create_future()
         try:
-            await _within(self._writer, deadline_s)
+            await _within(waiter, deadline_s)
         finally:
-            self._writer = None
+            if self._writer is waiter:
+                self._writer = None
 
     async def _check_open(self) -> None:
         if self._error is not None:

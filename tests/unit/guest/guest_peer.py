@@ -4,8 +4,8 @@ import asyncio
 import hashlib
 import hmac
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from skerry.guest import frames
@@ -78,9 +78,12 @@ class Peer:
         return hmac.new(SECRET, message, hashlib.sha256).hexdigest()
 
 
-def pair() -> tuple[socket.socket, Peer]:
+@contextmanager
+def pair() -> Iterator[tuple[socket.socket, Peer]]:
+    """Two ends that have not greeted."""
     ours, theirs = socket.socketpair()
-    return ours, Peer(theirs)
+    with ours, theirs:
+        yield ours, Peer(theirs)
 
 
 @asynccontextmanager
@@ -88,20 +91,18 @@ async def connected(
     *, on_server: ServerHandler | None = None, max_server_streams: int = 64, timing: Timing = PLAIN
 ) -> AsyncIterator[tuple[Connection, Peer]]:
     """A connection that has been greeted, and its peer."""
-    ours, peer = pair()
-    async with asyncio.TaskGroup() as tasks:
-        greeting = tasks.create_task(peer.greet())
-        connection = await connect(
-            ours,
-            secret=SECRET,
-            first=True,
-            on_server=on_server,
-            max_server_streams=max_server_streams,
-            timing=timing,
-        )
-        await greeting
-    try:
-        yield connection, peer
-    finally:
-        await connection.close()
-        peer.sock.close()
+    with pair() as (ours, peer):
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(peer.greet())
+            connection = await connect(
+                ours,
+                secret=SECRET,
+                first=True,
+                on_server=on_server,
+                max_server_streams=max_server_streams,
+                timing=timing,
+            )
+        try:
+            yield connection, peer
+        finally:
+            await connection.close()

@@ -1,7 +1,6 @@
 """The frame codec: what goes in comes out however it is cut, and nothing bad gets through."""
 
 import struct
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +10,6 @@ from hypothesis import strategies as st
 from skerry.guest import frames
 from skerry.guest.frames import MAX_PAYLOAD, Decoder, Frame, FrameType
 from skerry.model.errors import Invalid, ProtocolError
-
-GOLDEN = Path(__file__).parents[3] / "sbxd" / "golden" / "frames.json"
 
 EXAMPLES = [
     ("020000000a000000000000006f6b", Frame(FrameType.PONG, 0, b"ok")),
