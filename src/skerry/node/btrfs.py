@@ -20,6 +20,7 @@ _READONLY = 1 << 1
 _BY_ID = 1 << 4
 _INHERIT = 1 << 2
 
+_FULL_RETRIES = 5
 _NAME_LENGTH = 4040
 _ARGS_SIZE = 4096
 _KEY = struct.Struct("=7Q4I4Q")
@@ -38,6 +39,7 @@ _SUBVOL_CREATE_V2 = _ioctl_number(1, 24, _ARGS_SIZE)
 _SUBVOL_GETFLAGS = _ioctl_number(2, 25, 8)
 _SUBVOL_SETFLAGS = _ioctl_number(1, 26, 8)
 _FS_INFO = _ioctl_number(2, 31, 1024)
+_SYNC = _ioctl_number(0, 8, 0)
 _RESIZE = _ioctl_number(1, 3, _ARGS_SIZE)
 _SNAP_DESTROY_V2 = _ioctl_number(1, 63, _ARGS_SIZE)
 
@@ -106,11 +108,24 @@ def delete_subvolume(path: Path) -> list[int]:
         # A sandbox may have made subvolumes of its own; an inner one goes before its outer.
         for inner in reversed(_descendants(parent_fd, root)):
             by_id = struct.pack("=qQQ32xQ", 0, 0, _BY_ID, inner)
-            fcntl.ioctl(parent_fd, _SNAP_DESTROY_V2, bytearray(by_id.ljust(_ARGS_SIZE, b"\0")))
+            _destroy(parent_fd, _SNAP_DESTROY_V2, by_id.ljust(_ARGS_SIZE, b"\0"))
             deleted.append(inner)
         arguments = struct.pack("=q", 0) + os.fsencode(path.name).ljust(_ARGS_SIZE - 8, b"\0")
-        fcntl.ioctl(parent_fd, _SNAP_DESTROY, bytearray(arguments))
+        _destroy(parent_fd, _SNAP_DESTROY, arguments)
     return [*deleted, root]
+
+
+def _destroy(parent_fd: int, request: int, arguments: bytes) -> None:
+    for attempt in range(_FULL_RETRIES + 1):
+        try:
+            fcntl.ioctl(parent_fd, request, bytearray(arguments))
+        except OSError as error:
+            if error.errno != errno.ENOSPC or attempt == _FULL_RETRIES:
+                raise
+            # Full: what earlier removals gave back can be had after a commit.
+            fcntl.ioctl(parent_fd, _SYNC)
+        else:
+            return
 
 
 def _descendants(fd: int, root: int) -> list[int]:

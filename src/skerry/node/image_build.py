@@ -22,9 +22,11 @@ from skerry.model.errors import Refused
 from skerry.node.declarations import Declaration, WheelFile
 
 PUBLIC_MIRROR = "http://deb.debian.org"
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 _DEADLINE_S = 1800.0
 _GRACE_S = 10.0
+_NOT_FOUND = 127  # `timeout` found no such program
 _LAST_LINES = 15
 _DOCUMENTATION = ("/usr/share/man/*", "/usr/share/info/*", "/usr/share/locale/*", "/usr/share/doc/*")
 
@@ -74,12 +76,12 @@ async def _debootstrap(declaration: Declaration, root: Path, mirror: str, report
 
 
 def _mmdebstrap(declaration: Declaration, root: Path, mirror: str) -> list[str]:
-    suite, keyring = declaration.suite, "/usr/share/keyrings/debian-archive-keyring.gpg"
+    suite = declaration.suite
     # Documentation makes half of a small system; licences stay. Paths are excluded for later installs too.
     options = [f"path-exclude={path}" for path in (*_DOCUMENTATION, *declaration.exclude)]
     options += ["path-include=/usr/share/doc/*/copyright", "force-unsafe-io"]
     return [
-        "mmdebstrap", "--verbose", "--mode=root", "--variant=minbase", "--format=directory", f"--keyring={keyring}",
+        "mmdebstrap", "--verbose", "--mode=root", "--variant=minbase", "--format=directory", f"--keyring={KEYRING}",
         '--aptopt=APT::Install-Recommends "false"',
         *(f"--dpkgopt={option}" for option in options),
         *(f"--include={package}" for package in declaration.packages),
@@ -102,15 +104,12 @@ async def run_tool(argv: list[str], on_line: Callable[[str], None]) -> None:
     Raises:
         Refused: It is missing, failed (with its last lines) or took longer than half an hour.
     """
-    try:
-        # `timeout` keeps the deadline even if we are gone by then.
-        process = await asyncio.create_subprocess_exec(
-            "timeout", "--kill-after=10", f"{_DEADLINE_S:g}", *argv,
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-            env=_environment(os.environ), start_new_session=True, limit=1 << 20,
-        )  # fmt: skip
-    except FileNotFoundError as error:
-        raise Refused(f"{argv[0]} cannot be run: {error.strerror}.") from error
+    # `timeout` keeps the deadline even if we are gone by then.
+    process = await asyncio.create_subprocess_exec(
+        "timeout", "--kill-after=10", f"{_DEADLINE_S:g}", *argv,
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        env=_environment(os.environ), start_new_session=True, limit=1 << 20,
+    )  # fmt: skip
     assert process.stdout is not None
     last: deque[str] = deque(maxlen=_LAST_LINES)
     try:
@@ -122,6 +121,8 @@ async def run_tool(argv: list[str], on_line: Callable[[str], None]) -> None:
     finally:
         if process.returncode is None:
             await _end(process)
+    if code == _NOT_FOUND:
+        raise Refused(f"{argv[0]} is not installed on this host. Install it (apt-get install {argv[0]}) and try again.")
     if code:
         why = "took too long" if code in (124, 137) else f"ended with {code}"
         raise Refused(f"{argv[0]} {why}. Its last lines:\n" + "\n".join(last))

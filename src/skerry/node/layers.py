@@ -8,12 +8,14 @@ import asyncio
 import contextlib
 import errno
 import os
+import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent import futures
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from skerry.config import Config
 from skerry.model.bundle import IdRange
@@ -47,16 +49,19 @@ class Rootfs:
 class Layers:
     """The layers of one instance. Each verb may be called twice, and after a crash at any step of itself.
 
-    One call at a time for one sandbox; different sandboxes at once.
+    A cancelled call is done to its end all the same; the next one for that sandbox waits for it. What the kernel
+    refuses is raised as Refused.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, *, opened: Pool | None = None) -> None:
         self._config = config
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="layers")
+        self._last: dict[SandboxId, Future[Any]] = {}
         self._maps = IdMaps()
         self._limits: dict[SandboxId, Limits] = {}
         self._clamped: set[SandboxId] = set()
-        self._pool: Pool | None = None
+        self._next_look: dict[SandboxId, float] = {}
+        self._pool = opened
 
     async def open(self) -> None:
         """Make the pool ready. Mounts of running sandboxes stay as they are.
@@ -95,7 +100,7 @@ class Layers:
             TooBusy: The pool is nearly full.
             Refused: The kernel would not mount it. Nothing is left behind.
         """
-        return await self._in_thread(lambda: self._create(sandbox_id, template_root, limits, ids))
+        return await self._alone(sandbox_id, lambda: self._create(sandbox_id, template_root, limits, ids))
 
     async def mount(
         self, sandbox_id: SandboxId, template_root: Path, limits: Limits, ids: IdRange | None = None
@@ -106,15 +111,15 @@ class Layers:
             NotFound: There are none.
             Refused: The kernel would not mount them.
         """
-        return await self._in_thread(lambda: self._mount(sandbox_id, template_root, limits, ids))
+        return await self._alone(sandbox_id, lambda: self._mount(sandbox_id, template_root, limits, ids))
 
     async def unmount(self, sandbox_id: SandboxId) -> None:
         """Unmount a sandbox's files and keep them. Not mounted, or unknown: success."""
-        await self._in_thread(lambda: self._unmount(sandbox_id))
+        await self._alone(sandbox_id, lambda: self._unmount(sandbox_id))
 
     async def destroy(self, sandbox_id: SandboxId) -> None:
         """Unmount and remove a sandbox's files. Unknown: success."""
-        await self._in_thread(lambda: self._destroy(sandbox_id))
+        await self._alone(sandbox_id, lambda: self._destroy(sandbox_id))
 
     async def usage_bytes(self, sandbox_id: SandboxId) -> int:
         """Bytes that a sandbox's layer and workspace hold. Unknown: 0."""
@@ -132,7 +137,7 @@ class Layers:
         until it has removed some. Between two calls more files may be made; their metadata counts as disk space.
         """
         for sandbox_id, limits in list(self._limits.items()):
-            await self._in_thread(lambda i=sandbox_id, n=limits: self._enforce_inodes(i, n))
+            await self._alone(sandbox_id, lambda i=sandbox_id, n=limits: self._enforce_inodes(i, n))
         return set(self._clamped)
 
     async def probes(self) -> list[Probe]:
@@ -144,7 +149,29 @@ class Layers:
         return await self._in_thread(self._list)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        return await self._result(self._threads.submit(work))
+
+    async def _alone(self, sandbox_id: SandboxId, work: Callable[[], T]) -> T:
+        """In a thread, in the order of the calls for this sandbox, those that were cancelled included."""
+        earlier = self._last.get(sandbox_id)
+
+        def in_turn() -> T:
+            if earlier is not None:
+                futures.wait([earlier])  # it was submitted before us: it runs, or has run
+            return work()
+
+        turn = self._last[sandbox_id] = self._threads.submit(in_turn)
+        try:
+            return await self._result(turn)
+        finally:
+            if turn.done() and self._last.get(sandbox_id) is turn:
+                del self._last[sandbox_id]
+
+    async def _result(self, future: Future[T]) -> T:
+        try:
+            return await asyncio.wrap_future(future)
+        except OSError as error:
+            raise Refused(f"This host's kernel refused: {error}.") from error
 
     def _home(self, sandbox_id: SandboxId) -> Path:
         if not is_id(sandbox_id, "sbx"):
@@ -185,7 +212,9 @@ class Layers:
             paths = [unfinished / part for part in _PARTS]
             self.pool.trees.make(paths, sandbox_id, limits.disk_mb * _MIB)
             for name in ("upper", "work"):
-                (unfinished / "layer" / name).mkdir(mode=0o755)
+                (unfinished / "layer" / name).mkdir()
+            for shown in (unfinished / "layer/upper", unfinished / "workspace"):
+                shown.chmod(0o755)  # whatever the umask is: these are / and /workspace inside
             unfinished.rename(home)
         except OSError as error:
             self._remove(sandbox_id, unfinished)
@@ -209,7 +238,9 @@ class Layers:
     def _mount_at(self, target: Path, home: Path, template: Path, ids: IdRange | None) -> Rootfs:
         rootfs = Rootfs(target / "root", target / "workspace" if ids else home / "workspace")
         for directory in (target, target / "root", target / "workspace"):
-            directory.mkdir(mode=0o711, exist_ok=True)
+            if not directory.exists():
+                directory.mkdir()
+                directory.chmod(0o711)  # a runtime enters with the sandbox's mapped ids
         with ExitStack() as stack:
             userns = self._maps.open(ids) if ids else None
             if userns is not None:
@@ -226,6 +257,7 @@ class Layers:
         self._home(sandbox_id)
         self._limits.pop(sandbox_id, None)
         self._clamped.discard(sandbox_id)
+        self._next_look.pop(sandbox_id, None)
         target = self.pool.mounts / sandbox_id
         for directory in (target / "root", target / "workspace", target):
             mounts.unmount_all(directory)
@@ -252,9 +284,12 @@ class Layers:
 
     def _enforce_inodes(self, sandbox_id: SandboxId, limits: Limits) -> None:
         trees, home = self.pool.trees, self._home(sandbox_id)
-        if self._limits.get(sandbox_id) != limits or not home.exists():
+        begin = time.monotonic()
+        if self._limits.get(sandbox_id) != limits or not home.exists() or begin < self._next_look.get(sandbox_id, 0):
             return
         over = trees.has_more_inodes([home / part for part in _PARTS], limits.inodes)
+        # Counting a million takes seconds, and a sandbox decides whether we have to: a twentieth of a core at most.
+        self._next_look[sandbox_id] = begin + 20 * (time.monotonic() - begin)
         if over and sandbox_id not in self._clamped:
             trees.limit(sandbox_id, 1)
             self._clamped.add(sandbox_id)

@@ -61,22 +61,31 @@ def open_pool(config: Config) -> Pool:
         Refused: Something else is mounted there, or the image cannot be mounted.
     """
     path, image = config.pool_dir, config.home / "pool.img"
-    path.mkdir(mode=0o711, parents=True, exist_ok=True)
+    path.mkdir(parents=True, exist_ok=True)
     reason = _cannot_btrfs()
     if not image.exists() and btrfs.is_btrfs(config.home) and quota.enable(config.home, full=False):
         pool = _open_native(path)
     elif reason is None:
         pool = _open_image(path, image, config.pool_mb * _MIB)
     else:
-        pool = _open_plain(path, reason)
-    for directory, mode in ((pool.images, 0o700), (pool.sandboxes, 0o700), (pool.mounts, 0o711)):
-        directory.mkdir(mode=mode, exist_ok=True)
+        pool = open_plain(path, reason)
+    prepare(pool)
     return pool
+
+
+def prepare(pool: Pool) -> None:
+    """Make the directories of a pool, as far as they are missing."""
+    # A runtime walks to its mounts with a sandbox's mapped ids; the rest is root's alone.
+    for directory, mode in ((pool.path, 0o711), (pool.mounts, 0o711), (pool.images, 0o700), (pool.sandboxes, 0o700)):
+        directory.mkdir(exist_ok=True)
+        directory.chmod(mode)
 
 
 def close_pool(pool: Pool) -> None:
     """Unmount all below the pool and the pool itself; the loop device goes with it. Safe to call twice."""
     for entry in reversed(mounts.mounts_under(pool.path)):
+        with contextlib.suppress(OSError):  # busy, or already gone with another
+            mounts.unmount(entry.target)  # waits until all is written, which a detached mount does later
         mounts.unmount_all(entry.target)
 
 
@@ -86,7 +95,8 @@ def _open_native(path: Path) -> Pool:
     return Pool(path, None, BtrfsTrees(path, kind), Probe("pool", True, f"native btrfs, disk limit: {kind}"))
 
 
-def _open_plain(path: Path, reason: str) -> Pool:
+def open_plain(path: Path, reason: str) -> Pool:
+    """A pool of plain directories. `reason`: why it cannot be more. Called twice: the same pool."""
     _bind(path)
     remedy = "Install btrfs-progs and a kernel with btrfs and loop devices, or put the home on btrfs; then start anew."
     detail = f"plain directories: {reason}; disk limits are not enforced"
@@ -153,7 +163,7 @@ def _mounted_device(path: Path, image: Path) -> str | None:
     """
     if not mounts.is_mount_root(path):
         return None
-    source = [entry for entry in mounts.mounts_under(path) if entry.target == path][-1].source
+    source = [entry for entry in mounts.mounts_under(path) if entry.target == path.resolve()][-1].source
     if source in _loop_devices(image):
         return source
     raise Refused(f"{path} should hold the pool, but {source} is mounted there. Unmount it and start again.")

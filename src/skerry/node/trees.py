@@ -5,6 +5,8 @@ A tree is empty, hostile once a sandbox has had it, and removed as a whole. Bloc
 
 import os
 import subprocess
+import threading
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -56,6 +58,14 @@ class Trees(Protocol):
 _TEMPLATE_FIRST_INODE = 200_000
 
 
+@dataclass(slots=True)
+class _Leftovers:
+    """Quota groups that the kernel would not let go of yet."""
+
+    groups: list[int] = field(default_factory=list[int])
+    subvolumes: list[int] = field(default_factory=list[int])
+
+
 class BtrfsTrees:
     """Subvolumes. `base` is a subvolume in which inode numbers start high; images are made as its snapshots."""
 
@@ -63,8 +73,8 @@ class BtrfsTrees:
         self.disk_limit = disk_limit
         self._pool = pool
         self._base = pool / "images" / ".base"
-        self._stale: list[int] = []
-        self._owed: list[int] = []
+        self._lock = threading.Lock()
+        self._leftovers = _Leftovers()
 
     def make(self, paths: list[Path], owner: str, limit_bytes: int) -> None:
         group = None
@@ -102,17 +112,23 @@ class BtrfsTrees:
             return btrfs.has_inode_from(fd, least)
 
     def remove(self, paths: list[Path], owner: str) -> None:
+        with self._lock:
+            earlier, self._leftovers = self._leftovers, _Leftovers()
         with btrfs.opened(self._pool) as fd:
             # The group first: at its limit even a removal may see EDQUOT.
-            owed = quota.remove(fd, [*self._owed, quota.group_of(owner)])
+            groups = quota.remove(fd, [*earlier.groups, quota.group_of(owner)])
             deleted = [number for path in paths for number in btrfs.delete_subvolume(path)]
             # A full file system lets subvolumes go first; what does not go even then is tried at the next removal.
-            self._owed = quota.remove(fd, owed)
-            self._stale = quota.remove_stale(fd, self._stale + deleted)
+            groups = quota.remove(fd, groups)
+            subvolumes = quota.remove_stale(fd, earlier.subvolumes + deleted)
+        with self._lock:
+            self._leftovers.groups += groups
+            self._leftovers.subvolumes += subvolumes
 
     def make_image(self, path: Path) -> None:
-        if not btrfs.is_subvolume(self._base):
-            self._make_base()
+        with self._lock:
+            if not btrfs.is_subvolume(self._base):
+                self._make_base()
         btrfs.snapshot(self._base, path)
         (path / ".first").unlink()
 
