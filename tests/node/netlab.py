@@ -7,6 +7,7 @@ The test's main thread *is* the host: while a lab is open it lives in the host's
 runs there unchanged, and the machine's own network is never touched.
 """
 
+import asyncio
 import contextlib
 import errno
 import os
@@ -185,12 +186,24 @@ class Box:
 
 
 async def attach(network: Network) -> Box:
+    """A new sandbox's namespace with a bridge."""
     sandbox_id = new_sandbox_id()
-    path = await network.attach(sandbox_id, "bridge")
+    return box_at(sandbox_id, await network.attach(sandbox_id, "bridge"))
+
+
+def box_at(sandbox_id: SandboxId, path: Path) -> Box:
+    """The namespace of a sandbox that exists, as it is configured inside."""
     address = netns.inside(path, lambda: shell("ip -4 -o addr show dev eth0")).split()[3].split("/")[0]
-    gateway = (await network.resolv_conf("bridge")).split()[1]
+    gateway = netns.inside(path, lambda: shell("ip route show default")).split()[2]
     interface = shell(f"ip -o route get {address}").split("dev ")[1].split()[0]
     return Box(sandbox_id, path, address, gateway, interface)
+
+
+async def wait_until(condition: Callable[[], bool], deadline_s: float = 10) -> None:
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end, "it did not come about in time"
+        await asyncio.sleep(0.02)
 
 
 def query(name: str, query_id: int = 0x1234) -> bytes:

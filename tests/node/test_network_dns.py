@@ -5,13 +5,12 @@ import os
 import signal
 import socket
 import struct
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import netlab
 import pytest
-from netlab import Box, Lab, ask, attach, query
+from netlab import Box, Lab, ask, attach, query, wait_until
 
 from skerry.config import Config
 from skerry.model.errors import Invalid, Refused
@@ -50,13 +49,6 @@ def header(answer: bytes | None) -> tuple[int, int, int]:
     assert answer is not None, "no answer came"
     query_id, flags, _, count = struct.unpack("!HHHH", answer[:8])
     return query_id, flags, count
-
-
-async def wait_until(condition: Callable[[], bool], deadline_s: float = 10) -> None:
-    end = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < end, "it did not come about in time"
-        await asyncio.sleep(0.02)
 
 
 async def test_a_name_is_resolved_and_the_answer_has_the_questions_id(lab: Lab, box: Box) -> None:

@@ -1,16 +1,30 @@
 """What a sandbox reaches on the network, and what it does not, tried with real sockets from inside its namespace."""
 
-import asyncio
+import contextlib
 import os
 import socket
 import struct
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import netlab
 import pytest
-from netlab import FORBIDDEN, FORBIDDEN_V6, HOST, HOST_LAN, LAN_NEIGHBOUR, PORT, WEB, Box, Lab, attach, reached, shell
+from netlab import (
+    FORBIDDEN,
+    FORBIDDEN_V6,
+    HOST,
+    HOST_LAN,
+    LAN_NEIGHBOUR,
+    PORT,
+    WEB,
+    Box,
+    Lab,
+    attach,
+    reached,
+    shell,
+    wait_until,
+)
 
 from skerry.config import Config
 from skerry.node.network import Network, netns
@@ -141,12 +155,22 @@ async def test_nobody_reaches_into_a_sandbox_not_even_the_host(lab: Lab, box: Bo
         assert lab.at("lan", lambda: reached([target])) == set()
 
 
+async def test_no_datagram_gets_into_a_sandbox_unasked(lab: Lab, box: Box) -> None:
+    with box.do(lambda: udp_server("0.0.0.0")) as server:
+        target = (box.address, server.getsockname()[1])
+        for place in ("host", "internet", "lan"):
+            lab.at(place, lambda: send_datagram(target))
+        assert nothing_arrives(server)
+
+
 async def test_the_hosts_lan_is_not_reached(box: Box) -> None:
     assert box.reaches((LAN_NEIGHBOUR, PORT)) == set()
 
 
-async def test_spoofed_sources_never_leave_the_host(lab: Lab, network: Network, box: Box) -> None:
+@pytest.mark.parametrize("rp_filter", [0, 1])
+async def test_spoofed_sources_never_leave_the_host(lab: Lab, network: Network, box: Box, rp_filter: int) -> None:
     other = await attach(network)
+    shell(f"sysctl -qw net.ipv4.conf.{box.interface}.rp_filter={rp_filter}")  # the rules hold without its help
     sources = [other.address, box.gateway, HOST, "8.8.4.4", "127.0.0.1", "10.250.0.9", "255.255.255.255"]
     spoofed = [(WEB, netlab.raw_udp(source, WEB, b"spoofed")) for source in sources]
     honest = (WEB, netlab.raw_udp(box.address, WEB, b"marker"))
@@ -157,13 +181,15 @@ async def test_spoofed_sources_never_leave_the_host(lab: Lab, network: Network, 
 
 async def test_nothing_leaves_the_host_with_a_sandboxs_own_address(lab: Lab, box: Box) -> None:
     with lab.at("internet", lambda: netlab.Sniffer("down0")) as seen:
-        # A stray ACK belongs to no connection and is not translated.
-        box.do(lambda: netlab.send_raw([(WEB, stray_ack(box.address, WEB))]))
+        # A segment without flags belongs to no connection and would not be translated.
+        box.do(lambda: netlab.send_raw([(WEB, flagless_segment(box.address, WEB))]))
         box.do(lambda: netlab.send_raw([(WEB, netlab.raw_udp(box.address, WEB, b"marker"))]))
         assert [f for f in seen.before(b"marker") if socket.inet_aton(box.address) in f[26:30]] == []
 
 
 async def test_source_routes_are_not_followed(lab: Lab, box: Box) -> None:
+    for where in ("all", box.interface, "up0"):  # as on a host that allows them
+        shell(f"sysctl -qw net.ipv4.conf.{where}.accept_source_route=1")
     option = bytes([131, 7, 4]) + socket.inet_aton("10.1.2.3") + b"\0"
     packet = netlab.raw_udp(box.address, WEB, b"loose")
     packet = struct.pack("!BBH", 0x47, 0, len(packet) + 8) + packet[4:20] + option + packet[20:]
@@ -250,12 +276,25 @@ async def test_the_host_does_not_become_a_router_for_others(lab: Lab, network: N
         assert lan.sees(b"knock", 5)
 
 
+async def test_one_sandbox_does_not_fill_the_hosts_table_of_connections(network: Network, box: Box) -> None:
+    other = await attach(network)
+    flows = [(WEB, netlab.raw_udp(box.address, WEB, b"", port)) for port in range(1, 12_000)]
+    box.do(lambda: netlab.send_raw(flows))
+    count = int(shell("cat /proc/sys/net/netfilter/nf_conntrack_count"))
+    assert 8000 < count < 8500
+    assert box.reaches((WEB, PORT)) == set()
+    assert other.reaches((WEB, PORT)) == {(WEB, PORT)}
+
+
 async def test_a_firewall_that_drops_what_it_does_not_know_is_found(network: Network) -> None:
     shell(
         "nft 'add table ip filter; add chain ip filter FORWARD { type filter hook forward priority 0; policy drop; }'"
     )
     try:
         probe = {p.name: p for p in await network.probes()}["firewall"]
+        prefix = probe.remedy.split("interfaces ")[1].split("*")[0]
+        shell(f"nft add rule ip filter FORWARD iifname '{prefix}*' accept")
+        assert all(p.ok for p in await network.probes())
     finally:
         shell("nft delete table ip filter")
     assert not probe.ok
@@ -269,18 +308,16 @@ def rules() -> list[str]:
     return [shell(f"nft -s -t list table {table}") for table in tables]
 
 
-async def wait_until(condition: Callable[[], bool], deadline_s: float = 10) -> None:
-    end = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < end, "it did not come about in time"
-        await asyncio.sleep(0.02)
-
-
 def udp_server(address: str) -> socket.socket:
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.bind((address, 0))
     sock.settimeout(0.7)
     return sock
+
+
+def send_datagram(target: tuple[str, int]) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock, contextlib.suppress(PermissionError):
+        sock.sendto(b"knock", target)
 
 
 def tcp_server(address: str) -> socket.socket:
@@ -305,8 +342,8 @@ def with_checksum(packet: bytes) -> bytes:
     return packet[:10] + struct.pack("!H", ~total & 0xFFFF) + packet[12:]
 
 
-def stray_ack(source: str, target: str) -> bytes:
-    tcp = struct.pack("!HHIIBBHHH", 4000, 80, 1, 1, 0x50, 0x10, 1000, 0, 0)
+def flagless_segment(source: str, target: str) -> bytes:
+    tcp = struct.pack("!HHIIBBHHH", 4000, 80, 1, 1, 0x50, 0, 1000, 0, 0)
     addresses = socket.inet_aton(source) + socket.inet_aton(target)
     total = sum(struct.unpack("!16H", addresses + struct.pack("!HH", 6, len(tcp)) + tcp))
     while total >> 16:

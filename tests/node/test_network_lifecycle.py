@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -48,12 +49,10 @@ async def end(network: Network) -> None:
 
 
 def host_state() -> str:
-    """All that Skerry could leave on the host: interfaces, addresses, routes, rules, switches, bound namespaces."""
+    """All that Skerry could leave in the host's namespace: interfaces, addresses, routes, rules, switches."""
     switches = "grep . /proc/sys/net/ipv4/conf/*/forwarding /proc/sys/net/ipv4/ip_forward"
     addresses = "ip -o addr | sed 's/ tentative//; s/valid_lft.*//'"
-    return shell(
-        f"{addresses}; ip route; ip -6 route; nft list ruleset; {switches}; grep -c nsfs.*pytest /proc/mounts || true"
-    )
+    return shell(f"{addresses}; ip route; ip -6 route; nft list ruleset; {switches}")
 
 
 def interfaces(path: Path) -> list[str]:
@@ -81,6 +80,7 @@ async def test_everything_is_gone_after_detach_and_close(lab: Lab, config: Confi
     await network.close()
     assert host_state() == before
     assert list((config.run_dir / "netns").iterdir()) == []
+    assert str(config.run_dir) not in shell("cat /proc/mounts")
     assert [t for t in threading.enumerate() if t.name == "netns"] == []
 
 
@@ -155,6 +155,40 @@ async def test_the_next_process_takes_over_what_lives(lab: Lab, config: Config) 
         assert box.address in box.do(lambda: shell("ip addr"))
     finally:
         await end(second)
+
+
+async def test_sandboxes_stay_walled_in_when_the_node_is_killed(lab: Lab, config: Config) -> None:
+    sandbox_id = new_sandbox_id()
+    program = f"""
+import asyncio
+from pathlib import Path
+from skerry.config import Config
+from skerry.node.network import Network
+
+async def main():
+    network = Network(Config(home=Path({str(config.home)!r}), dns={config.dns!r}))
+    await network.open()
+    path = await network.attach({sandbox_id!r}, "bridge")
+    print(path, network.name_server_pid, flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+    node = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE)
+    assert node.stdout is not None
+    path, name_server = (await asyncio.wait_for(node.stdout.readline(), 30)).split()
+    node.kill()
+    await node.wait()
+    box = netlab.box_at(sandbox_id, Path(path.decode()))
+    assert box.reaches((netlab.METADATA, PORT), (netlab.HOST, netlab.HOST_PORT), (WEB, PORT)) == {(WEB, PORT)}
+    await netlab.wait_until(lambda: not Path(f"/proc/{int(name_server)}").exists())
+    after = Network(config)
+    await after.open()
+    try:
+        assert await after.list() == {sandbox_id}
+        assert box.do(lambda: netlab.ask(box.gateway, netlab.query("pypi.org"))) is not None
+    finally:
+        await end(after)
 
 
 async def test_leftovers_of_a_crash_are_cleared_at_the_next_start(lab: Lab, config: Config) -> None:

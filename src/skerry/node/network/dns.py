@@ -2,11 +2,14 @@
 
 import asyncio
 import contextlib
+import os
 import socket
 import subprocess
 import sys
 from ipaddress import IPv4Address, ip_address
 from pathlib import Path
+
+import structlog
 
 from skerry.model.errors import Invalid, Refused
 
@@ -14,6 +17,10 @@ _PORT = 53
 _PROGRAM = Path(__file__).with_name("resolver.py")
 _START_S = 15.0
 _END_S = 3.0
+_FIRST_DELAY_S, _LAST_DELAY_S = 0.05, 10.0
+_STEADY_S = 60.0
+
+_log = structlog.get_logger()
 
 
 def parse_servers(text: str) -> tuple[str, ...]:
@@ -92,7 +99,7 @@ class NameServer:
             raise OSError("the resolver ended at once")
 
     async def _says(self) -> bytes:
-        """The child's next line; empty when it has ended."""
+        """What the child says next; empty when it has ended. Read without waiting: it may be in hostile hands."""
         assert self._child is not None and self._child.stdout is not None
         stream, loop = self._child.stdout, asyncio.get_running_loop()
         readable = asyncio.Event()
@@ -101,19 +108,28 @@ class NameServer:
             await readable.wait()
         finally:
             loop.remove_reader(stream)
-        return stream.readline()
+        return os.read(stream.fileno(), 64)
 
     async def _keep(self) -> None:
-        """Replace the child whenever its output ends, which is when it does."""
-        delay_s = 0.1
+        """Replace the child when it ends. It has nothing to say after `ready`: if it does, it is replaced as well."""
+        loop, delay_s = asyncio.get_running_loop(), _FIRST_DELAY_S
         while True:
-            started = asyncio.get_running_loop().time()
+            started = loop.time()
             await self._says()
-            await asyncio.to_thread(self._end_child)
-            delay_s = 0.1 if asyncio.get_running_loop().time() - started > 60 else min(2 * delay_s, 10)
-            await asyncio.sleep(delay_s)
-            with contextlib.suppress(OSError, TimeoutError):
-                await self._start()
+            _log.warning("name_server_ended", address=self._address)
+            delay_s = _FIRST_DELAY_S if loop.time() - started > _STEADY_S else min(2 * delay_s, _LAST_DELAY_S)
+            while not await self._restarted(delay_s):
+                delay_s = min(2 * delay_s, _LAST_DELAY_S)
+
+    async def _restarted(self, delay_s: float) -> bool:
+        await asyncio.to_thread(self._end_child)
+        await asyncio.sleep(delay_s)
+        try:
+            await self._start()
+        except (OSError, TimeoutError) as error:
+            _log.error("name_server_not_started", address=self._address, reason=str(error))
+            return False
+        return True
 
     def _end_child(self) -> None:
         child, self._child = self._child, None

@@ -69,7 +69,8 @@ class Network:
             self._names = NameServer(self._plan.gateway, self._servers)
             await self._names.open()
         except BaseException:
-            await self.close()
+            with contextlib.suppress(Refused, OSError):  # why it did not open is what has to be told
+                await self.close()
             raise
         self._keeper = asyncio.create_task(self._keep_rules())
 
@@ -87,8 +88,10 @@ class Network:
             await self._names.close()
             self._names = None
         if self._policy is not None:
-            await self._in_thread(self._take_down)
-            self._policy = None
+            try:
+                await self._in_thread(self._take_down)
+            finally:
+                self._policy = None
 
     async def attach(self, sandbox_id: SandboxId, mode: NetworkMode | str) -> Path:
         """The bound network namespace of a sandbox, complete: made, or repaired where something is missing.
@@ -192,6 +195,7 @@ class Network:
     async def _keep_rules(self) -> None:
         """Put the rules back whenever somebody removes some (`nft flush ruleset` takes those of all programs)."""
         changed = asyncio.Event()
+        changed.set()  # something may have happened since they were loaded
         watch = nftables.Watch(self._active.table, changed.set)
         watch.open()
         try:
@@ -248,9 +252,10 @@ class Network:
     def _take_down(self) -> None:
         if links.host_ends(self._instance):
             return
-        host.stop_forwarding(self._instance)
-        nftables.delete(self._active.table)
-        links.withdraw(self._plan)
+        with contextlib.ExitStack() as undo:  # the next step is tried even when one fails
+            undo.callback(links.withdraw, self._plan)
+            undo.callback(nftables.delete, self._active.table)
+            undo.callback(host.stop_forwarding, self._instance)
 
     def _found(self) -> set[SandboxId]:
         names = {path.name for path in self._directory.iterdir()} if self._directory.exists() else set[str]()

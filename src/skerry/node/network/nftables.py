@@ -29,10 +29,10 @@ def load(text: str) -> None:
     _nft("-f", "-", stdin=text)
 
 
-def listing(table: str) -> str:
-    """A table of the `inet` family as text without counters and elements of sets; empty when there is none."""
+def listing(table: str, family: str = "inet") -> str:
+    """A table as text, without counters and elements of sets; empty when there is none."""
     try:
-        return _nft("-s", "-t", "list", "table", "inet", table)
+        return _nft("-s", "-t", "list", "table", family, table)
     except Refused:
         return ""
 

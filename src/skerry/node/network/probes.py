@@ -25,13 +25,20 @@ def run(instance: str, servers: tuple[str, ...]) -> list[Probe]:
         _tried(
             "firewall",
             lambda: _other_firewalls(instance),
-            f"Let the other firewall pass the interfaces {interface_prefix(instance)}*, e.g. with Docker: iptables -I "
-            f"DOCKER-USER -i {interface_prefix(instance)}+ -j ACCEPT; iptables -I DOCKER-USER -o "
-            f"{interface_prefix(instance)}+ -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT; for its INPUT chain: "
-            f"iptables -I INPUT -i {interface_prefix(instance)}+ -p udp --dport 53 -j ACCEPT, and the same for tcp.",
+            _firewall_remedy(interface_prefix(instance)),
         ),
         _tried("dns", lambda: _dns(servers), "Set dns to the addresses of name servers, or mend /etc/resolv.conf."),
     ]
+
+
+def _firewall_remedy(prefix: str) -> str:
+    return (
+        f"Let the other firewall pass the interfaces {prefix}*. With Docker: iptables -I DOCKER-USER -i {prefix}+ -j "
+        f"ACCEPT; iptables -I DOCKER-USER -o {prefix}+ -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT. Where "
+        f"INPUT drops: iptables -I INPUT -i {prefix}+ -p udp --dport 53 -j ACCEPT, and the same for tcp. "
+        "With firewalld: set sandbox_network, and firewall-cmd --permanent --zone=trusted --add-source=<that network>. "
+        "What sandboxes may reach is decided by Skerry's own rules in any case."
+    )
 
 
 class _Fails(Exception):
@@ -81,14 +88,16 @@ def _forwarding() -> str:
 
 
 def _other_firewalls(instance: str) -> str:
-    ours = f"skerry_{instance}"
-    dropping = [
-        f"{chain['family']} {chain['table']} {chain['name']}"
-        for chain in nftables.base_chains(("forward", "input"))
-        if chain.get("policy") == "drop" and chain["table"] != ours
-    ]
-    if dropping:
-        raise _Fails(f"chains of another firewall drop what they do not know: {'; '.join(dropping)}")
+    chains = [c for c in nftables.base_chains(("forward", "input")) if not str(c["table"]).startswith("skerry_")]
+    # firewalld accepts by policy and rejects in its last rule.
+    dropping = [c for c in chains if c.get("policy") == "drop" or c["table"] == "firewalld"]
+    unaware = {(c["family"], c["table"]): c for c in dropping}
+    for family, table in list(unaware):
+        if f'"{interface_prefix(instance)}' in nftables.listing(table, family):
+            del unaware[family, table]  # its owner has let sandboxes pass, as the remedy says
+    if unaware:
+        names = "; ".join(f"{c['family']} {c['table']} {c['name']}" for c in unaware.values())
+        raise _Fails(f"another firewall drops what it does not know: {names}")
     if "filter" in _legacy_tables():
         raise _Fails("rules of the old iptables are loaded beside nftables, and cannot be seen from here")
     return "no other firewall is in the way"
