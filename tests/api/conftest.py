@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Coroutine, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,9 +15,10 @@ from flaxcloud import FlaxClient
 from skerry.api.app import create_app
 from skerry.clock import SystemClock
 from skerry.config import Config
-from skerry.control import accounts
+from skerry.control import accounts, sandboxes
 from skerry.control.deps import Deps
-from skerry.model.account import hash_secret, new_secret
+from skerry.model.account import Account, ApiKey, hash_secret, new_secret
+from skerry.model.ids import new_account_id, new_key_id, new_project_id
 from skerry.store import open_store
 from skerry.testing.fake_provider import FakeProvider
 
@@ -82,11 +83,32 @@ class _Running:
         await store.close()
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    running = _Running(tmp_path)
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One server a module; each test has an account of its own on it."""
+    running = _Running(tmp_path_factory.mktemp("home"))
     yield running.start()
     running.stop()
+
+
+@pytest.fixture
+def server(running: Server) -> Iterator[Server]:
+    account, key = running.call(_new_account(running.deps))
+    running.provider.created = 0
+    running.provider.built.clear()
+    yield replace(running, key=key)
+    running.provider.down = False
+    running.provider.create_error = None
+    running.provider.build_error = None
+    for sandbox in running.call(running.deps.store.list_sandboxes(account_id=account.id)):
+        running.call(sandboxes.destroy(running.deps, account.id, sandbox.id))
+
+
+async def _new_account(deps: Deps) -> tuple[Account, str]:
+    secret, now = new_secret(), deps.clock.now()
+    account = Account(new_account_id(), "test", "unlimited", new_project_id(), now)
+    await deps.store.add_account(account, ApiKey(new_key_id(), account.id, "test", hash_secret(secret), now))
+    return account, secret
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ def create_app(deps: Deps) -> FastAPI:
         version=skerry.__version__,
         description="Sandboxes for AI agents on machines you own.",
         lifespan=lifespan,
+        redirect_slashes=False,
         redoc_url=None,
         swagger_ui_oauth2_redirect_url=None,
     )
@@ -41,7 +42,6 @@ def create_app(deps: Deps) -> FastAPI:
     app.add_exception_handler(SkerryError, errors.on_skerry_error)
     app.add_exception_handler(RequestValidationError, errors.on_invalid_request)
     app.add_exception_handler(HTTPException, errors.on_http_error)
-    app.add_exception_handler(Exception, errors.on_fault)
     app.add_middleware(Gate, deps=deps)
     app.openapi = lambda: describe(app)
     return app

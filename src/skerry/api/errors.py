@@ -83,7 +83,7 @@ async def on_invalid_request(_request: Request, error: Exception) -> Response:
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         return envelope(400, "invalid_json", f"The body is not valid JSON: {first['ctx']['error']}.")
-    field = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path", "header"))
+    field = ".".join(str(part) for part in first["loc"][1:])  # the first says where: body, query, header
     if first["type"] == "extra_forbidden":
         return envelope(400, "unknown_field", f"Unknown field '{_printable(field)}'.", _printable(field))
     message = first["msg"].removeprefix("Value error, ")
@@ -104,9 +104,9 @@ async def on_http_error(request: Request, error: Exception) -> Response:
     return envelope(error.status_code, code, _printable(message), headers=error.headers)
 
 
-async def on_fault(request: Request, error: Exception) -> Response:
-    """A fault of ours: its details go to the log, not to the client."""
-    _log.error("request failed", method=request.method, path=request.url.path, exc_info=error)
+def fault(method: str, path: str, error: Exception) -> Response:
+    """The answer to a fault of ours: its details go to the log, not to the client."""
+    _log.error("request failed", method=method, path=path, exc_info=error)
     return envelope(500, "internal", "Something broke inside Skerry. The server's log says what.")
 
 

@@ -22,6 +22,7 @@ router = APIRouter(prefix="/v1/sandboxes/{sandbox_id}/files", tags=["files"])
 
 _INLINE_LIMIT = 64 * 1024 * 1024
 _PIECE = 262_144
+_SMALL = 32_768
 
 PathQuery = Annotated[str, Query(description="Absolute, or relative to /workspace; any bytes, percent-encoded.")]
 PARTS: dict[int | str, dict[str, Any]] = {
@@ -125,15 +126,18 @@ def _exact(request: Request, path: str) -> str:
 
 
 async def _upload(request: Request, limit: int) -> AsyncIterator[bytes]:
-    """The body in pieces of a good size: small ones would each cost a frame, a system call and a wake-up inside."""
+    """The body as it comes. Only small pieces are gathered: each would cost a frame and a wake-up inside."""
     _check_length(int(request.headers.get("content-length", "0") or 0), limit)
     held = bytearray()
     received = 0
     async for chunk in request.stream():
         received += len(chunk)
         _check_length(received, limit)
+        if not held and len(chunk) >= _SMALL:
+            yield chunk  # not copied once more
+            continue
         held += chunk
-        if len(held) >= _PIECE:
+        if len(held) >= _SMALL:
             yield bytes(held)
             held.clear()
     if held:

@@ -6,6 +6,7 @@ A plain ASGI callable, since it stands in the path of every request.
 from collections.abc import Iterable
 
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from skerry.api import errors
@@ -44,7 +45,25 @@ class Gate:
                 await refusal(scope, receive, send)
                 return
             receive = _bounded(receive, limit)
-        await self._app(scope, receive, send)
+        await self._run(scope, receive, send)
+
+    async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the application. A fault of ours is logged and answered; the connection stays usable."""
+        started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except ClientDisconnect:
+            return
+        except Exception as error:
+            if started or scope["type"] != "http":
+                raise  # half an answer is out: breaking the connection is the only way to tell
+            await errors.fault(scope["method"], scope["path"], error)(scope, receive, send)
 
 
 async def _refuse(error: SkerryError, scope: Scope, receive: Receive, send: Send) -> None:

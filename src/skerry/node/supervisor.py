@@ -249,7 +249,7 @@ class Supervisor:
                 ended = asyncio.ensure_future(connection.wait_ended())
                 await asyncio.wait((dead, ended), return_when=asyncio.FIRST_COMPLETED)
                 ended.cancel()
-                if not dead.done():
+                if not dead.done() and not isinstance(connection.error, ProtocolError):
                     await asyncio.wait((dead,), timeout=CAUSE_GRACE_S)
                 if dead.done() or connection.error is None:
                     cause, detail = dead.result(), ""

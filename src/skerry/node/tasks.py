@@ -17,7 +17,9 @@ log = structlog.get_logger()
 
 def spawn(group: asyncio.TaskGroup, work: Coroutine[Any, Any, None], name: str) -> None:
     """Run `work` in the group. An error in it is a bug: it is logged with its trace, and the node goes on."""
-    group.create_task(_logged(work, name), name=name)
+    task = group.create_task(_logged(work, name), name=name)
+    # Cancelled before its first step, it would never have been awaited, which Python complains about.
+    task.add_done_callback(lambda _: work.close())
 
 
 async def _logged(work: Coroutine[Any, Any, None], name: str) -> None:

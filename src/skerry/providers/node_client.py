@@ -100,8 +100,9 @@ class NodeClient:
         asyncio.get_running_loop().call_later(UNCLAIMED_S, self._drop, key, call)
 
     def claim(self, key: str) -> "NodeCall | None":
-        """The call that was left under this key, once."""
-        return self._left.pop(key, None)
+        """The call that was left under this key, once. None if the node has gone since."""
+        call = self._left.pop(key, None)
+        return None if call is None or call.lost else call
 
     def _drop(self, key: str, call: "NodeCall") -> None:
         if self._left.get(key) is call:
@@ -199,6 +200,10 @@ class NodeCall:
         if (error := result.get("error")) is not None:
             raise error_from(error)
         return result
+
+    @property
+    def lost(self) -> bool:
+        return self._connection is None or self._connection.lost
 
     @property
     def answered(self) -> bool:
