@@ -1,1 +1,1 @@
-"""The command line, one file a noun. Speaks to a server through the SDK."""
+"""The command line. Stands on the client, and on `skerry.serve` only to start or examine a server."""

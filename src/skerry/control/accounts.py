@@ -1,8 +1,6 @@
 """Accounts and keys: who a request comes from, and the first account of a new installation."""
 
-import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import structlog
 
@@ -59,31 +57,19 @@ async def delete_key(deps: Deps, account_id: AccountId, key_id: KeyId) -> None:
     deps.keys.forget(key_id)
 
 
-async def bootstrap(deps: Deps, key_file: Path) -> Account:
-    """Make sure that there is an account. A new one (plan `unlimited`) leaves its key in `key_file`, mode 0600.
+async def bootstrap(deps: Deps, secret_hash: bytes) -> Account:
+    """Make sure that there is an account (plan `unlimited`) and that the key with this hash opens the first one.
 
-    Safe to call at each start: with an account there it touches nothing.
+    Safe to call at each start. A hash that is new to an old account is added: that is how a lost key is replaced.
     """
-    present = await deps.store.list_accounts()
-    if present:
-        return present[0]
-    secret = new_secret()
-    # The file first: if we die in between, the next start finds no account and writes a new key over this one.
-    _write_private(key_file, secret + "\n")
     now = deps.clock.now()
-    account = Account(new_account_id(), "owner", "unlimited", new_project_id(), now)
-    await deps.store.add_account(account, ApiKey(new_key_id(), account.id, "first", hash_secret(secret), now))
-    _log.info("first account made", account=account.id, key_file=str(key_file))
-    return account
-
-
-def _write_private(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(path.name + ".new")
-    draft.unlink(missing_ok=True)
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    present = await deps.store.list_accounts()
+    if not present:
+        account = Account(new_account_id(), "owner", "unlimited", new_project_id(), now)
+        await deps.store.add_account(account, ApiKey(new_key_id(), account.id, "first", secret_hash, now))
+        _log.info("first account made", account=account.id)
+        return account
+    if await deps.store.find_key(secret_hash) is None:
+        await deps.store.add_key(ApiKey(new_key_id(), present[0].id, "first", secret_hash, now))
+        _log.info("a new key opens the first account", account=present[0].id)
+    return present[0]

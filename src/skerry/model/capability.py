@@ -5,12 +5,16 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One thing that was tried on this host. `remedy` says what to do when it failed."""
+    """One thing that was tried on this host. `remedy` says what to do when it failed.
+
+    `required`: without it no sandbox runs. Left out where something lesser takes its place.
+    """
 
     name: str
     ok: bool
     detail: str
     remedy: str = ""
+    required: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,100 @@
-"""The client. The asynchronous half is written, the synchronous half generated from it."""
+"""The client of a Skerry server: `Skerry` (blocking) and `AsyncSkerry`. Knows HTTP and the wire, no server code.
+
+The asynchronous half in `_async/` is the source; `_sync/` is generated from it by `scripts/generate_sync.py`.
+Names are imported on first use, so that `import skerry` stays light.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from skerry.model.errors import (
+        Conflict,
+        DeadlineExceeded,
+        GuestError,
+        Invalid,
+        LimitExceeded,
+        NotFound,
+        Refused,
+        SandboxGone,
+        SkerryError,
+        TooBusy,
+        Unauthorized,
+        Unavailable,
+    )
+    from skerry.sdk._async.client import AsyncSkerry
+    from skerry.sdk._async.commands import AsyncRunningCommand
+    from skerry.sdk._async.sandbox import AsyncSandbox
+    from skerry.sdk._sync.client import Skerry
+    from skerry.sdk._sync.commands import RunningCommand
+    from skerry.sdk._sync.sandbox import Sandbox
+    from skerry.sdk.errors import CommandFailed, Unreachable
+    from skerry.sdk.results import BuildLine, CommandResult, Lost, Output
+    from skerry.wire.files import FileEntry
+
+_ERRORS = "skerry.model.errors"
+_HOMES = {
+    "AsyncSkerry": "skerry.sdk._async.client",
+    "AsyncSandbox": "skerry.sdk._async.sandbox",
+    "AsyncRunningCommand": "skerry.sdk._async.commands",
+    "Skerry": "skerry.sdk._sync.client",
+    "Sandbox": "skerry.sdk._sync.sandbox",
+    "RunningCommand": "skerry.sdk._sync.commands",
+    "CommandFailed": "skerry.sdk.errors",
+    "Unreachable": "skerry.sdk.errors",
+    "BuildLine": "skerry.sdk.results",
+    "CommandResult": "skerry.sdk.results",
+    "Lost": "skerry.sdk.results",
+    "Output": "skerry.sdk.results",
+    "FileEntry": "skerry.wire.files",
+    "Conflict": _ERRORS,
+    "DeadlineExceeded": _ERRORS,
+    "GuestError": _ERRORS,
+    "Invalid": _ERRORS,
+    "LimitExceeded": _ERRORS,
+    "NotFound": _ERRORS,
+    "Refused": _ERRORS,
+    "SandboxGone": _ERRORS,
+    "SkerryError": _ERRORS,
+    "TooBusy": _ERRORS,
+    "Unauthorized": _ERRORS,
+    "Unavailable": _ERRORS,
+}
+
+__all__ = [
+    "AsyncRunningCommand",
+    "AsyncSandbox",
+    "AsyncSkerry",
+    "BuildLine",
+    "CommandFailed",
+    "CommandResult",
+    "Conflict",
+    "DeadlineExceeded",
+    "FileEntry",
+    "GuestError",
+    "Invalid",
+    "LimitExceeded",
+    "Lost",
+    "NotFound",
+    "Output",
+    "Refused",
+    "RunningCommand",
+    "Sandbox",
+    "SandboxGone",
+    "Skerry",
+    "SkerryError",
+    "TooBusy",
+    "Unauthorized",
+    "Unavailable",
+    "Unreachable",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'skerry.sdk' has no attribute '{name}'")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,58 @@
+"""The program `skerry`: its commands, and how an error leaves it. Imports as little as `--help` needs."""
+
+import sys
+
+import typer
+
+from skerry.cli import copying, diagnosis, lifecycle, running, sandboxes
+from skerry.cli.output import Format, failure, hint
+
+app = typer.Typer(
+    help="Sandboxes for AI agents on machines you own.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+for module in (lifecycle, diagnosis, running, sandboxes, copying):
+    module.register(app)
+
+
+def _version(value: bool) -> None:
+    if value:
+        from skerry import __version__
+
+        sys.stdout.write(f"skerry {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
+) -> None:
+    """Sandboxes for AI agents on machines you own."""
+
+
+def main() -> None:
+    """Run the command line; never shows a traceback for an error of ours."""
+    from skerry.model.errors import SkerryError
+
+    try:
+        app()
+    except SkerryError as error:
+        failure(error, _form(sys.argv))
+        sys.exit(1)
+    except KeyboardInterrupt:
+        hint("skerry: interrupted")
+        sys.exit(130)
+    except BrokenPipeError:
+        # Whoever read our output has gone: say nothing, and keep Python from saying it at exit.
+        sys.stderr.close()
+        sys.exit(141)
+
+
+def _form(argv: list[str]) -> Format:
+    before = argv[: argv.index("--")] if "--" in argv else argv
+    pairs = zip(before, [*before[1:], ""], strict=True)
+    asked = any(word in ("-o", "--output") and value == "json" for word, value in pairs)
+    return Format.JSON if asked or "-ojson" in before or "--output=json" in before else Format.TEXT

@@ -1,0 +1,92 @@
+"""What goes where: stdout is data and nothing else; progress, hints and errors go to stderr."""
+
+import json
+import sys
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from skerry.model.errors import SkerryError
+
+
+class Format(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
+
+OutputOption = Annotated[Format, typer.Option("-o", "--output", help="How to print the result.")]
+
+
+def console() -> "Console":
+    """For people: stderr."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def data(text: str) -> None:
+    """One line of data."""
+    sys.stdout.write(text + "\n")
+
+
+def data_json(value: object) -> None:
+    data(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def hint(text: str) -> None:
+    """One line for a person."""
+    sys.stderr.write(text + "\n")
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Columns in plain text: for eyes, and for `awk`."""
+    cells = [list(headers), *(list(row) for row in rows)]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(headers))]
+    for line in cells:
+        data("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def failure(error: "SkerryError", form: Format = Format.TEXT) -> None:
+    """An error, for a person or for a program: on stderr in both cases."""
+    if form is Format.JSON:
+        detail = {"code": error.code, "message": error.message, "field": error.field}
+        sys.stderr.write(json.dumps({"error": {k: v for k, v in detail.items() if v is not None}}) + "\n")
+    else:
+        sys.stderr.write(f"skerry: {error.message}\n")
+
+
+class Step:
+    """One step's outcome: `note` is shown beside it, `seconds` is known once it has ended."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.note = ""
+        self.seconds = 0.0
+
+
+@contextmanager
+def step(title: str, steps: list[Step], *, quiet: bool) -> Generator[Step]:
+    """Do a step in sight: a spinner while it lasts (on a terminal), a line of data with its time at its end."""
+    one = Step(title)
+    begun = time.perf_counter()
+    if sys.stderr.isatty():
+        with console().status(title):
+            yield one
+    else:
+        yield one
+    one.seconds = time.perf_counter() - begun
+    steps.append(one)
+    if not quiet:
+        data(f"  {title:<34} {_duration(one.seconds):>9}  {one.note}".rstrip())
+        sys.stdout.flush()
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"

@@ -1,0 +1,149 @@
+"""Calls to the server over kept-alive connections: errors as ours, retries where a second try is safe."""
+
+import os
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from urllib.parse import quote
+
+import httpx2
+
+from skerry import __version__
+from skerry.model.errors import SkerryError
+from skerry.sdk._sync.clock import sleep
+from skerry.sdk.backoff import delay_s
+from skerry.sdk.errors import Unreachable, error_from
+from skerry.sdk.settings import is_loopback
+
+CONNECT_S, WRITE_S, POOL_S = 10.0, 60.0, 60.0
+_IDEMPOTENT = frozenset({"GET", "HEAD", "PUT", "DELETE"})
+_PASSING = frozenset({502, 503, 504})
+
+Params = Mapping[str, str | int | bool | None]
+
+
+class Http:
+    """One pool of connections to one server. `retries` is how often a failed call is made again."""
+
+    def __init__(self, url: str, api_key: str, *, timeout_s: float, retries: int) -> None:
+        self.url = url
+        self._timeout_s = timeout_s
+        self._retries = retries
+        self._client = httpx2.Client(
+            base_url=url,
+            headers={"Authorization": f"Bearer {api_key}", "User-Agent": f"skerry-python/{__version__}"},
+            # Setting up TLS costs 40 ms: not where the address is plain HTTP anyway.
+            verify=url.startswith("https:"),
+            trust_env=not is_loopback(url),
+            limits=httpx2.Limits(max_connections=1000, max_keepalive_connections=200, keepalive_expiry=30.0),
+        )
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Params | None = None,
+        body: bytes | None = None,
+        timeout_s: float | None = None,
+    ) -> bytes:
+        """The body of the answer. `body` is JSON.
+
+        Raises:
+            SkerryError: What the server refused, or Unreachable.
+        """
+        kind = "application/json" if body is not None else None
+        return self._exchange(method, path + query(params), body, kind, timeout_s, self._retries)
+
+    def put(
+        self, path: str, *, params: Params, content: bytes | Iterator[bytes], timeout_s: float | None = None
+    ) -> bytes:
+        """PUT bytes. Bytes at hand are sent again where the connection broke; a stream is read once."""
+        retries = self._retries if isinstance(content, bytes) else 0
+        kind = "application/octet-stream"
+        return self._exchange("PUT", path + query(params), content, kind, timeout_s, retries)
+
+    def _exchange(
+        self,
+        method: str,
+        target: str,
+        content: bytes | Iterator[bytes] | None,
+        content_type: str | None,
+        timeout_s: float | None,
+        retries: int,
+    ) -> bytes:
+        headers = {"Content-Type": content_type} if content_type else None
+        timeout = self._timeout(timeout_s)
+        attempt = 0
+        while True:
+            try:
+                response = self._client.request(method, target, content=content, headers=headers, timeout=timeout)
+            except httpx2.TransportError as error:
+                failure, again = self._unreachable(error), method in _IDEMPOTENT or _never_sent(error)
+            else:
+                if response.status_code < 400:
+                    return response.content
+                failure = _refusal(response)
+                # 429 is said before anything was done.
+                again = response.status_code == 429 or (response.status_code in _PASSING and method in _IDEMPOTENT)
+            if not again or attempt >= retries:
+                raise failure
+            sleep(delay_s(attempt, failure))
+            attempt += 1
+
+    @contextmanager
+    def stream(
+        self, path: str, *, params: Params | None = None, headers: Mapping[str, str] | None = None, method: str = "GET"
+    ) -> Generator[Iterator[bytes]]:
+        """The bytes of an answer as they arrive, without a deadline between them."""
+        timeout = httpx2.Timeout(None, connect=CONNECT_S, write=WRITE_S, pool=POOL_S)
+        given = {"Accept-Encoding": "identity", **(headers or {})}
+        try:
+            with self._client.stream(method, path + query(params), headers=given, timeout=timeout) as response:
+                if response.status_code >= 400:
+                    response.read()
+                    raise _refusal(response)
+                yield response.iter_raw()
+        except httpx2.TransportError as error:
+            raise self._unreachable(error) from error
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _timeout(self, timeout_s: float | None) -> httpx2.Timeout:
+        read = self._timeout_s if timeout_s is None else timeout_s
+        return httpx2.Timeout(read, connect=CONNECT_S, write=WRITE_S, pool=POOL_S)
+
+    def _unreachable(self, error: httpx2.TransportError) -> SkerryError:
+        if isinstance(error, httpx2.ReadTimeout):
+            why = "did not answer in time"
+        elif _never_sent(error):
+            why = "cannot be reached"
+        else:
+            why = "closed the connection"
+        failure = Unreachable(
+            f"The server at {self.url} {why} ({error or type(error).__name__}). Is it running? `skerry up` starts it."
+        )
+        failure.__cause__ = error
+        return failure
+
+
+def _never_sent(error: httpx2.TransportError) -> bool:
+    return isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
+
+
+def _refusal(response: httpx2.Response) -> SkerryError:
+    return error_from(response.status_code, response.content, response.headers.get("Retry-After"))
+
+
+def query(params: Params | None) -> str:
+    """`params` as a query string. A lone surrogate (a name that is not UTF-8) travels as the byte it stands for."""
+    if not params:
+        return ""
+    pairs = [f"{name}={_quoted(value)}" for name, value in params.items() if value is not None]
+    return "?" + "&".join(pairs) if pairs else ""
+
+
+def _quoted(value: str | int | bool) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return quote(os.fsencode(value) if isinstance(value, str) else str(value), safe="/")

@@ -1,0 +1,35 @@
+"""Where the server is and which key opens it: what the caller gives, else `SKERRY_URL` and `SKERRY_API_KEY`."""
+
+import os
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from skerry.model.errors import Invalid, Unauthorized
+
+DEFAULT_URL = "http://127.0.0.1:7717"
+
+
+def resolve(url: str | None, api_key: str | None, environ: Mapping[str, str] = os.environ) -> tuple[str, str]:
+    """The address (without a trailing slash) and the key to use.
+
+    Raises:
+        Unauthorized: No key is given or set.
+        Invalid: The address is not an http or https URL.
+    """
+    address = (url or environ.get("SKERRY_URL") or DEFAULT_URL).rstrip("/")
+    parts = urlsplit(address)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise Invalid(f"'{address}' is no server address. It looks like {DEFAULT_URL}.", field="url")
+    key = api_key or environ.get("SKERRY_API_KEY")
+    if not key:
+        raise Unauthorized(
+            "No API key. Pass api_key=…, or set SKERRY_API_KEY; on the server's machine: "
+            'eval "$(./skerry client-env)".'
+        )
+    return address, key
+
+
+def is_loopback(url: str) -> bool:
+    """Whether the address is this machine: then no proxy of the environment is asked."""
+    host = urlsplit(url).hostname or ""
+    return host in ("localhost", "::1") or host.startswith("127.") or host.endswith(".localhost")
