@@ -116,7 +116,7 @@ def _listen(config: Config) -> socket.socket:
             f"Cannot listen on {config.host} port {config.port}: {error.strerror}. End what holds it, or give --port."
         ) from error
     listener.listen(BACKLOG)
-    host, port = listener.getsockname()[:2]
+    host, port = str(listener.getsockname()[0]), listener.getsockname()[1]
     # Whoever listens everywhere is reached on the loopback.
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     shown = f"[{host}]" if ":" in host else host

@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -72,7 +72,7 @@ class Step:
 
 
 @contextmanager
-def step(title: str, steps: list[Step], *, quiet: bool) -> Iterator[Step]:
+def step(title: str, steps: list[Step], *, quiet: bool) -> Generator[Step]:
     """Do a step in sight: a spinner while it lasts (on a terminal), a line of data with its time at its end."""
     one = Step(title)
     begun = time.perf_counter()
