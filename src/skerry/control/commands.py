@@ -10,7 +10,7 @@ from skerry.control import endings, sandboxes
 from skerry.control.deps import Deps
 from skerry.control.outputs import Capture, Captured
 from skerry.control.streams import closing
-from skerry.model.command import Command, CommandCause, CommandEvent, CommandStatus, ExecSpec, Exit, Output
+from skerry.model.command import Command, CommandCause, CommandEvent, CommandStatus, ExecSpec, Exit, Lost, Output
 from skerry.model.errors import (
     DeadlineExceeded,
     GuestError,
@@ -272,6 +272,11 @@ async def follow(deps: Deps, command: Command, offset: int = 0) -> AsyncIterator
             yield replace(endings.lost_with_sandbox(deps, command, cause), offset=offset)
             return
         except NotFound as error:
+            if command.exit is not None:  # its output is no longer kept, its end is on record
+                if command.exit.offset > offset:
+                    yield Lost(offset, command.exit.offset - offset)
+                yield command.exit
+                return
             # The reconciler asks for its end, and records what it learns.
             raise Unavailable(f"The node does not know command '{command.id}' any more. Look it up later.") from error
         except (Unavailable, DeadlineExceeded, ProtocolError):
