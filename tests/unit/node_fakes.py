@@ -102,7 +102,7 @@ class FakeNetwork:
     async def list(self) -> set[SandboxId]:
         return set(self.held)
 
-    def resolv_conf(self, mode: NetworkMode) -> str:
+    async def resolv_conf(self, mode: NetworkMode) -> str:
         return ""
 
     async def probes(self) -> Sequence[Probe]:
