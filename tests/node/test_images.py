@@ -86,7 +86,7 @@ async def test_no_template_is_built_into_a_pool_without_room(config: Config, dec
         rest.write(bytes(400 << 20))
         os.fsync(rest.fileno())
     images = Images(config, layers, declared)
-    assert [probe.ok for probe in images.probes()] == [True]
+    assert [probe.ok for probe in await images.probes()] == [True]
     with pytest.raises(TooBusy) as caught:
         await follow(images, "tiny")
     assert caught.value.code == "disk_full"

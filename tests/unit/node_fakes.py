@@ -1,4 +1,4 @@
-"""Fake parts of a node: they remember what they hold, fail where a test wants it, and speak a little of sbxd's protocol."""
+"""Fake parts of a node: they remember what they hold, fail where a test wants it, speak a little of sbxd's."""
 
 import asyncio
 import contextlib
@@ -129,6 +129,8 @@ class FakeImages:
         if name != "tiny":
             raise NotFound("There are: tiny.")
         return FakeImage("sha256:tiny", Path("/"))
+
+    async def close(self) -> None: ...
 
 
 @dataclass

@@ -5,10 +5,9 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
 
 import pytest
-from node_fakes import FakeImages, FakeLayers, FakeNetwork, FakeRuntime, Faults, hello, honest
+from unit.node_fakes import FakeImages, FakeLayers, FakeNetwork, FakeRuntime, Faults, hello, honest
 
 from skerry.guest import frames
 from skerry.guest.frames import FrameType
@@ -90,7 +89,7 @@ def spec(**changes: object) -> SandboxSpec:
 
 async def until(condition: object) -> None:
     async with asyncio.timeout(10):
-        while not condition():  # type: ignore[operator]
+        while not condition():  # type: ignore[operator]  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0.005)
 
 
@@ -192,7 +191,7 @@ async def test_nonsense_later_ends_that_sandbox_and_no_other(host: Host) -> None
         await node.create(good)
         host.runtime.greet = liar
         await node.create(bad)
-        watched = cast(AsyncGenerator[Observed], node.watch())
+        watched = node.deaths.watch()
         death = asyncio.ensure_future(anext(watched))
         await asyncio.sleep(0)
         with pytest.raises(SkerryError):
@@ -304,6 +303,17 @@ async def test_a_destroy_that_fails_is_shown_and_finished_later(host: Host) -> N
         host.faults.errors.clear()
         await node.tend()
         assert node.list() == [] and host.left() == {}
+
+
+async def test_what_appears_without_a_record_is_removed_once_it_stays(host: Host) -> None:
+    async with host.node() as node:
+        kept, stray = spec(), new_sandbox_id()
+        await node.create(kept)
+        host.layers.held.add(stray)
+        await node.tend()
+        assert stray in host.layers.held
+        await node.tend()
+        assert host.layers.held == {kept.id}
 
 
 async def test_a_failed_undo_is_finished_by_the_next_start(host: Host) -> None:

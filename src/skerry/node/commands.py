@@ -22,6 +22,7 @@ from skerry.node.spool import Spool, Writer
 from skerry.node.tasks import spawn
 
 SIGKILL = 9
+OOM_WINDOW_S = 0.3
 
 log = structlog.get_logger()
 
@@ -43,6 +44,7 @@ class Runner:
         self._exits = exits
         self._oom_kills = oom_kills
         self._oom_seen = 0
+        self._oom_until_s = 0.0
         self._starting: dict[CommandId, asyncio.Future[None]] = {}
 
     async def exec(self, spec: ExecSpec, group: asyncio.TaskGroup) -> None:
@@ -120,10 +122,13 @@ class Runner:
         """Tell the kernel's kill for memory from any other SIGKILL, by its counter having moved."""
         if exit.signal != SIGKILL or exit.timed_out:
             return exit if exit.signal is None or exit.timed_out else replace(exit, cause=CommandCause.SIGNAL)
-        kills = await self._oom_kills()
-        grew, self._oom_seen = kills > self._oom_seen, max(kills, self._oom_seen)
-        cause = CommandCause.OOM if grew else CommandCause.SIGNAL
-        detail = "The sandbox's memory limit was reached and the kernel killed the command." if grew else ""
+        kills, now = await self._oom_kills(), time.monotonic()
+        if kills > self._oom_seen:
+            # One step of the counter may have been several commands' end.
+            self._oom_seen, self._oom_until_s = kills, now + OOM_WINDOW_S
+        oom = now < self._oom_until_s
+        cause = CommandCause.OOM if oom else CommandCause.SIGNAL
+        detail = "The sandbox's memory limit was reached and the kernel killed the command." if oom else ""
         return replace(exit, cause=cause, detail=detail)
 
     def _end(self, command_id: CommandId, writer: Writer, exit: Exit, forget: Forget | None) -> None:

@@ -102,11 +102,10 @@ class Images:
             await changed.wait()
         raise build.error
 
-    def probes(self) -> list[Probe]:
+    async def probes(self) -> list[Probe]:
         """What this host needs in order to build templates."""
-        missing = [
-            what for what, there in ((_TOOL, shutil.which(_TOOL)), (KEYRING, Path(KEYRING).exists())) if not there
-        ]
+        found = {_TOOL: shutil.which(_TOOL) is not None, KEYRING: await asyncio.to_thread(Path(KEYRING).exists)}
+        missing = [what for what, there in found.items() if not there]
         if not missing:
             return [Probe("templates", True, f"built with {_TOOL} from {self._config.mirror}")]
         remedy = "apt-get install mmdebstrap debian-archive-keyring"
