@@ -19,7 +19,7 @@ from skerry import instance, logs, supervisor
 from skerry.config import Config, load
 from skerry.model.account import hash_secret, new_secret
 from skerry.model.capability import Probe
-from skerry.model.errors import Conflict, Refused
+from skerry.model.errors import Conflict, Refused, SkerryError
 
 LISTEN_FD = "SKERRY_LISTEN_FD"
 KEEP_ALIVE_S = 75  # longer than our client keeps an idle connection, so that it never writes into a closing one
@@ -40,6 +40,7 @@ def serve(config: Config) -> int:
     lock = _lock(config)
     listener = _listen(config)
     _make_key(config)
+    instance.trouble_file(config).unlink(missing_ok=True)
     instance.revision_file(config).write_text(instance.installed_revision(config))
     env = {**os.environ, **environment(config), "SKERRY_SUPERVISOR": str(os.getpid())}
     child = [sys.executable, "-m", "skerry.serve"]
@@ -73,10 +74,11 @@ def prepare(config: Config) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    # 0711: the API's user passes through to its own directory and to the node's socket, and lists nothing.
-    for directory, mode in ((config.home, 0o711), (config.run_dir, 0o711), (config.node_dir, 0o700)):
+    # 0711: the API's user passes through to its own directory and to the node's socket, and root of a user namespace
+    # to its sandbox's files; neither lists anything.
+    for directory in (config.home, config.run_dir, config.node_dir):
         directory.mkdir(parents=True, exist_ok=True)
-        directory.chmod(mode)
+        directory.chmod(0o711)
     api = config.home / "api"
     api.mkdir(exist_ok=True)
     api.chmod(0o700)
@@ -138,8 +140,14 @@ def _run_node() -> int:
 
     supervisor.become_child()
     config = load()
-    logs.configure(config.log_level)
-    return run(config)
+    trouble = instance.trouble_file(config)
+    try:
+        return run(config)
+    except SkerryError as error:
+        # For `up`, which waits: a node that cannot work here says why, and is tried again all the same.
+        trouble.write_text(error.message)
+        sys.stderr.write(f"node: {error.message}\n")
+        return 1
 
 
 def _run_api() -> int:

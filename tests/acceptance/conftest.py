@@ -18,9 +18,8 @@ def servers() -> Iterator[Callable[[str], Server]]:
 
     def of(runtime: str) -> Server:
         if runtime not in running:
-            server = Server(runtime)
+            server = running[runtime] = Server(runtime)
             server.start()
-            running[runtime] = server
             with server.client() as client:
                 for box in client.list():  # what an earlier session left
                     box.destroy()

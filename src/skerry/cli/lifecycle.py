@@ -167,6 +167,8 @@ def _wait_ready(here: "Config", server: "Skerry") -> "CapabilitiesView":
             return server.capabilities()
         except Unavailable as error:
             log = instance.log_file(here)
+            if instance.trouble_file(here).exists():
+                raise Unavailable(f"The node cannot start: {instance.trouble_file(here).read_text()}") from error
             if instance.running_pid(here) is None:
                 raise Unavailable(f"The server ended. The end of {log}:\n{_tail(log)}") from error
             if time.monotonic() > deadline:
