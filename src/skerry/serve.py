@@ -73,8 +73,9 @@ def prepare(config: Config) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    # 0711: the API's user passes through to its own directory and to the node's socket, and lists nothing.
-    for directory, mode in ((config.home, 0o711), (config.run_dir, 0o711), (config.node_dir, 0o700)):
+    # 0711: the API's user passes through to its own directory and to the node's socket, and a runtime that has entered
+    # a sandbox's user namespace to the bundle. Neither lists anything; what is secret in there is 0700 itself.
+    for directory, mode in ((config.home, 0o711), (config.run_dir, 0o711), (config.node_dir, 0o711)):
         directory.mkdir(parents=True, exist_ok=True)
         directory.chmod(mode)
     api = config.home / "api"
