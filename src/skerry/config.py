@@ -73,7 +73,7 @@ class Config(BaseModel):
 
     @property
     def node_dir(self) -> Path:
-        """The node's own state: its sandbox records and command spools. Root's, mode 0700."""
+        """The node's own state: its sandbox records and command spools. Root's; passed through, never listed (0711)."""
         return self.home / "node"
 
     @property
