@@ -24,6 +24,8 @@ ROUTES = {
     "/v1/commands/{command_id}/kill": {"post"},
     "/v1/commands/{command_id}/output": {"get"},
     "/v1/commands/{command_id}/signal": {"post"},
+    "/v1/keys": {"get", "post"},
+    "/v1/keys/{key_id}": {"delete"},
     "/v1/me": {"get"},
     "/v1/sandboxes": {"get", "post"},
     "/v1/sandboxes/{sandbox_id}": {"get", "delete"},

@@ -143,6 +143,19 @@ def test_x8_the_first_account_has_a_plan_without_limits(flax: FlaxClient) -> Non
     assert me["id"].startswith("acct_")
 
 
+def test_keys_are_made_used_listed_and_ended(server: Server, flax: FlaxClient) -> None:
+    made = flax.create_api_key("ci")
+    with FlaxClient(api_key=made["key"], base_url=server.url) as other:
+        assert other.me() == flax.me()
+        assert [key["name"] for key in flax.list_api_keys()] == ["test", "ci"]
+        assert made["key"] not in str(flax.list_api_keys())
+        flax.delete_api_key(made["id"])
+        with pytest.raises(FlaxAuthError):
+            other.me()
+    with pytest.raises(FlaxNotFoundError):
+        flax.delete_api_key(made["id"])
+
+
 def test_templates_are_listed(flax: FlaxClient) -> None:
     assert {"python", "node", "blank"} <= {template.name for template in flax.list_templates()}
     assert flax.get_template("python").ready

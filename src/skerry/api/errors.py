@@ -41,6 +41,7 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "replaced": 409,
     "no_space": 507,
     "quota": 507,
+    "disk_full": 507,
     "io": 502,
 }
 

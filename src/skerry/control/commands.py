@@ -3,7 +3,7 @@
 import asyncio
 import shlex
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from skerry.control import endings, sandboxes
@@ -29,6 +29,8 @@ _STDIN_CHUNK = 262_144
 _RETRY_S = 0.25
 # Beyond a command's own deadline: the time a node may be away before a follower leaves the rest to the reconciler.
 _PATIENCE_S = 60
+# A node that restarts is back within this; starting a command twice starts it once.
+_START_PATIENCE_S = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ async def start(deps: Deps, account_id: AccountId, sandbox_id: str, wanted: NewC
     Raises:
         NotFound, Conflict: The sandbox is not there, or does not run.
         Invalid: The deadline is longer than allowed.
-        Unavailable: The node does not answer; whether the command runs is found out and recorded later.
+        Unavailable: The node stays away; whether the command runs is found out and recorded later.
     """
     sandbox = await sandboxes.get_running(deps, account_id, sandbox_id)
     command, spec = _decide(deps, sandbox, wanted)
@@ -225,15 +227,28 @@ async def _drive(
 async def _exec(deps: Deps, command: Command, spec: ExecSpec) -> Command | None:
     """Start it; the ended record when it could not be started."""
     try:
-        await deps.provider.guest(command.sandbox_id).exec(spec)
+        await _exec_patiently(deps, command, spec)
         return None
     except GuestError as error:
-        exit = endings.unknown_exit(command, CommandCause.NOT_STARTED, f"{error.guest_code}: {error.message}")
+        exit = endings.unknown_exit(CommandCause.NOT_STARTED, f"{error.guest_code}: {error.message}")
         return await endings.end_command(deps, command, exit)
     except SandboxGone as error:
         cause = endings.cause_of(error.cause)
         await endings.sandbox_died(deps, command.sandbox_id, cause, error.message)
         return await endings.end_command(deps, command, endings.lost_with_sandbox(deps, command, cause))
+
+
+async def _exec_patiently(deps: Deps, command: Command, spec: ExecSpec) -> None:
+    while True:
+        try:
+            return await deps.provider.guest(command.sandbox_id).exec(spec)
+        except (Unavailable, ProtocolError) as error:
+            now = deps.clock.now()
+            if now > command.started_at + timedelta(seconds=_START_PATIENCE_S):
+                raise Unavailable(
+                    f"The node does not answer ({error.message}). What became of '{command.id}' is found out later."
+                ) from error
+            await deps.clock.sleep_until(now + timedelta(seconds=_RETRY_S))
 
 
 async def follow(deps: Deps, command: Command, offset: int = 0) -> AsyncIterator[CommandEvent]:
@@ -254,7 +269,7 @@ async def follow(deps: Deps, command: Command, offset: int = 0) -> AsyncIterator
         except SandboxGone as error:
             cause = endings.cause_of(error.cause)
             await endings.sandbox_died(deps, command.sandbox_id, cause, error.message)
-            yield endings.lost_with_sandbox(deps, command, cause)
+            yield replace(endings.lost_with_sandbox(deps, command, cause), offset=offset)
             return
         except NotFound as error:
             # Never started, or its output is no longer kept: the record has the end, unless the reconciler is yet to

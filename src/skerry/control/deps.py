@@ -26,4 +26,4 @@ class Deps:
     keys: KeyCache = field(default_factory=KeyCache)
     creating: set[SandboxId] = field(default_factory=set[SandboxId])
     following: set[CommandId] = field(default_factory=set[CommandId])
-    ready_templates: set[str] = field(default_factory=set[str])
+    known_templates: set[str] = field(default_factory=set[str])

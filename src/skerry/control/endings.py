@@ -13,10 +13,9 @@ _MESSAGES = {
 }
 
 
-def unknown_exit(command: Command, cause: CommandCause, detail: str, duration_ms: int = 0) -> Exit:
+def unknown_exit(cause: CommandCause, detail: str, duration_ms: int = 0) -> Exit:
     """The end of a command of which no exit code is known, and none is invented."""
-    offset = command.exit.offset if command.exit is not None else 0
-    return Exit(None, None, timed_out=False, offset=offset, duration_ms=duration_ms, cause=cause, detail=detail)
+    return Exit(None, None, timed_out=False, offset=0, duration_ms=duration_ms, cause=cause, detail=detail)
 
 
 async def end_command(deps: Deps, command: Command, exit: Exit) -> Command:
@@ -50,7 +49,7 @@ def lost_with_sandbox(deps: Deps, command: Command, cause: Cause | None) -> Exit
     why = CommandCause.OOM if cause is Cause.OOM else CommandCause.SANDBOX_GONE
     detail = _MESSAGES.get(cause, "The sandbox ended.") if cause is not None else "The sandbox was destroyed."
     lasted = deps.clock.now() - command.started_at
-    return unknown_exit(command, why, detail, int(lasted.total_seconds() * 1000))
+    return unknown_exit(why, detail, int(lasted.total_seconds() * 1000))
 
 
 def cause_of(text: str) -> Cause:

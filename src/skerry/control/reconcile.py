@@ -27,7 +27,7 @@ INTERVAL_S = 3.0
 HALF_MADE_AFTER_S = sandboxes.CREATE_DEADLINE_S + 30
 _UNSTARTED_AFTER_S = 30
 _AT_ONCE = 8
-_FIX_DEADLINE_S = 90
+_FIX_DEADLINE_S = 180
 _FINISHED = (State.DESTROYED,)
 
 T = TypeVar("T")
@@ -164,7 +164,7 @@ async def _settle(deps: Deps, world: World, command: Command) -> None:
         await endings.end_command(deps, command, endings.lost_with_sandbox(deps, command, sandbox.cause))
     elif deps.sole or (deps.clock.now() - command.started_at).total_seconds() > _UNSTARTED_AFTER_S:
         detail = "The server was interrupted before the command reached its sandbox. Run it again."
-        await endings.end_command(deps, command, endings.unknown_exit(command, CommandCause.NOT_STARTED, detail))
+        await endings.end_command(deps, command, endings.unknown_exit(CommandCause.NOT_STARTED, detail))
 
 
 RULES: tuple[Rule[Any], ...] = (

@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 
 from skerry.control import endings, templates
 from skerry.control.deps import Deps
-from skerry.model.errors import Conflict, DeadlineExceeded, Invalid, NotFound, SkerryError
+from skerry.model.errors import Conflict, DeadlineExceeded, Invalid, NotFound, Refused, SkerryError
 from skerry.model.ids import AccountId, SandboxId, is_id, new_sandbox_id
 from skerry.model.lifecycle import Cause, Event, State
 from skerry.model.sandbox import Limits, NetworkMode, Placement, Sandbox, SandboxSpec
 
-CREATE_DEADLINE_S = 60.0
-DESTROY_DEADLINE_S = 60.0
+# Longer than any provider's own deadlines, whose answers say more: these are for a provider that hangs.
+CREATE_DEADLINE_S = 160.0
+DESTROY_DEADLINE_S = 160.0
 
 # What every command finds set: the home is the workspace, so that what tools remember lives with the files.
 BASE_ENV: Mapping[str, str] = {
@@ -183,15 +184,24 @@ async def _make(deps: Deps, sandbox: Sandbox) -> Sandbox:
 
 
 async def _place(deps: Deps, sandbox: Sandbox) -> Placement:
+    try:
+        return await _ask(deps, sandbox)
+    except Refused as error:
+        if error.code != "template_not_ready":
+            raise
     await templates.ensure_built(deps, sandbox.template)
+    return await _ask(deps, sandbox)
+
+
+async def _ask(deps: Deps, sandbox: Sandbox) -> Placement:
     try:
         async with asyncio.timeout(CREATE_DEADLINE_S):
             return await deps.provider.create(spec_of(sandbox))
     except TimeoutError as error:
         raise DeadlineExceeded(f"The sandbox did not come up within {CREATE_DEADLINE_S:.0f} s.") from error
     except NotFound as error:
-        # It was there a moment ago: look again at the next create.
-        deps.ready_templates.discard(sandbox.template)
+        # It was there once: look again at the next create.
+        deps.known_templates.discard(sandbox.template)
         raise Invalid(error.message, code="unknown_template", field="template") from error
 
 

@@ -22,29 +22,25 @@ async def get(deps: Deps, name: str) -> TemplateState:
 
 
 async def check(deps: Deps, name: str) -> None:
-    """Raises Invalid, field `template`, when there is no such template."""
-    if name in deps.ready_templates:
+    """Raises Invalid, field `template`, when there is no such template. Remembers those that there are."""
+    if name in deps.known_templates:
         return
     try:
-        state = await get(deps, name)
+        await get(deps, name)
     except NotFound as error:
         raise Invalid(error.message, code="unknown_template", field="template") from error
-    if state.status is TemplateStatus.READY:
-        deps.ready_templates.add(name)
+    deps.known_templates.add(name)
 
 
 async def ensure_built(deps: Deps, name: str) -> None:
-    """Return when the template is ready, having built it if need be.
+    """Return when the template is ready, having built it if need be, or waited for the build that runs.
 
     Raises:
         Refused: The build failed.
     """
-    if name in deps.ready_templates:
-        return
     async with closing(deps.provider.build_template(name)) as steps:
         async for _ in steps:
             pass
-    deps.ready_templates.add(name)
 
 
 async def build(deps: Deps, name: str) -> AsyncIterator[BuildProgress]:

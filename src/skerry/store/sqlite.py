@@ -56,6 +56,8 @@ class Sqlite:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise Unavailable(f"The directory of the database {self._path} cannot be made: {error}.") from error
+        await self._writing.start()
+        await self._reading.start()
 
     async def write(self, work: Callable[[Connection], T]) -> T:
         """Run `work` in a transaction of its own. It commits when `work` returns, and is undone when that raises."""
@@ -75,9 +77,9 @@ class Sqlite:
         return self._glancing.call(work)
 
     async def close(self) -> None:
-        await self._glancing.close()
-        await self._reading.close()
-        await self._writing.close()
+        self._glancing.close()
+        self._reading.close()
+        self._writing.close()
 
 
 class _Lane:
@@ -85,9 +87,16 @@ class _Lane:
 
     def __init__(self, engine: Engine, *, threads: int) -> None:
         self._engine = engine
+        self._threads = threads
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="skerry-db")
         self._own = threading.local()
         self._all: list[Connection] = []
+
+    async def start(self) -> None:
+        """Start all threads now: on a host that is out of processes later, the database goes on."""
+        meet = threading.Barrier(self._threads)
+        loop = asyncio.get_running_loop()
+        await asyncio.gather(*(loop.run_in_executor(self._pool, meet.wait, 30) for _ in range(self._threads)))
 
     async def run(self, work: Callable[[Connection], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, self.call, work)
@@ -103,9 +112,9 @@ class _Lane:
         except OperationalError as error:
             raise Unavailable(f"The database did not do it: {error.orig}. Try again; look at its disk.") from error
 
-    async def close(self) -> None:
-        # Waiting for a transaction that runs: a connection must not be closed under it.
-        await asyncio.to_thread(self._pool.shutdown)
+    def close(self) -> None:
+        # Waits for a transaction that runs: a connection must not be closed under it.
+        self._pool.shutdown()
         for connection in self._all:
             connection.close()
         self._all.clear()

@@ -122,7 +122,9 @@ class FakeProvider:
 
     def guest(self, sandbox_id: SandboxId) -> FakeGuest:
         sandbox = self.sandboxes.get(sandbox_id)
-        return _gone_guest() if sandbox is None or self.down else sandbox.guest
+        if self.down:
+            return _Unreachable()
+        return _gone_guest() if sandbox is None else sandbox.guest
 
     async def command_exits(self, command_ids: Sequence[CommandId]) -> dict[CommandId, Exit | None]:
         self._check()
@@ -204,6 +206,13 @@ class FakeProvider:
 
 def _commands(guest: FakeGuest) -> dict[CommandId, FakeCommand]:
     return guest._commands  # pyright: ignore[reportPrivateUsage]
+
+
+class _Unreachable(FakeGuest):
+    """The inside of a sandbox whose node is down."""
+
+    def _check_alive(self) -> None:
+        raise Unavailable("The fake node is down.")
 
 
 def _gone_guest() -> FakeGuest:

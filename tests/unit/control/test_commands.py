@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from skerry.control import commands, sandboxes
+from skerry.control import commands, reconcile, sandboxes
 from skerry.control.commands import NewCommand
 from skerry.control.outputs import INLINE_CAP, Capture
 from skerry.control.sandboxes import NewSandbox
@@ -89,6 +89,34 @@ async def test_f34_a_node_that_is_away_for_a_while_is_waited_for(world: World, s
     world.provider.down = False
     world.clock.advance(1)
     assert (await waiting).captured.stdout == b"one\ntwo\n"
+
+
+async def test_f34_a_node_that_restarts_as_a_command_starts_starts_it_once(world: World, sandbox_id: str) -> None:
+    world.provider.down = True
+    waiting = asyncio.ensure_future(
+        commands.run(world.deps, world.account.id, sandbox_id, NewCommand(shell="echo once"))
+    )
+    await until(lambda: world.clock.sleepers)
+    world.provider.down = False
+    world.clock.advance(1)
+    assert (await waiting).captured.stdout == b"once\n"
+
+
+async def test_a_node_that_is_not_there_to_start_a_command_is_told(world: World, sandbox_id: str) -> None:
+    world.provider.down = True
+    waiting = asyncio.ensure_future(commands.run(world.deps, world.account.id, sandbox_id, NewCommand(shell="true")))
+    await until(lambda: world.clock.sleepers)
+    world.clock.advance(11)
+    await until(lambda: world.clock.sleepers or waiting.done())
+    (command,) = await world.store.list_commands()
+    with pytest.raises(Unavailable, match=command.id):
+        await waiting
+    assert command.status is CommandStatus.RUNNING
+    world.provider.down = False
+    await reconcile.once(world.deps)
+    ended = await world.store.get_command(command.id)
+    assert ended.exit is not None
+    assert ended.exit.cause is CommandCause.NOT_STARTED
 
 
 async def test_a_node_that_stays_away_is_waited_for_with_an_end(world: World, sandbox_id: str) -> None:

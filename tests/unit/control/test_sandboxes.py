@@ -77,6 +77,13 @@ async def test_an_unknown_template_makes_no_record(world: World) -> None:
     assert await states(world) == []
 
 
+async def test_f4_a_template_that_was_removed_from_the_node_is_built_again(world: World) -> None:
+    await sandboxes.create(world.deps, world.account.id, NewSandbox(template="node"))
+    world.provider.add_template("node", TemplateStatus.PENDING)
+    sandbox = await sandboxes.create(world.deps, world.account.id, NewSandbox(template="node"))
+    assert (sandbox.state, world.provider.built) == (State.RUNNING, ["node"])
+
+
 async def test_many_creates_of_a_template_that_is_not_built_all_come_up(world: World) -> None:
     world.provider.add_template("fresh", TemplateStatus.PENDING)
     made = await asyncio.gather(
