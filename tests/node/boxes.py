@@ -18,7 +18,7 @@ from skerry.config import Config
 from skerry.model.bundle import Bundle, IdRange
 from skerry.model.ids import new_sandbox_id
 from skerry.model.sandbox import Limits
-from skerry.node import processes
+from skerry.node import namespaces
 from skerry.node.runtimes import RUNTIMES
 from skerry.node.runtimes.command_line import CommandLine
 
@@ -41,6 +41,18 @@ def static_program(name: str) -> Path:
     target = Path(tempfile.mkdtemp(prefix="skerry-test-")) / name
     subprocess.run(["gcc", "-O1", "-static", "-o", target, HERE / f"{name}.c"], check=True)
     return target
+
+
+def make_home() -> Path:
+    """The home of an instance, with the stand-in for sbxd in it.
+
+    Not pytest's directory: the root of a sandbox's user namespace must pass, and that one is closed to it.
+    """
+    home = Path(tempfile.mkdtemp(prefix="skerry-test-"))
+    home.chmod(0o711)
+    (home / "bin").mkdir()
+    shutil.copy(static_program("stand_in"), home / "bin" / "sbxd")
+    return home
 
 
 def require(runtime: str) -> None:
@@ -97,12 +109,7 @@ class Boxes:
     @classmethod
     def open(cls, runtime: str) -> "Boxes":
         require(runtime)
-        # Not pytest's directory: the root of a sandbox's user namespace must pass, and that one is closed to it.
-        home = Path(tempfile.mkdtemp(prefix="skerry-test-"))
-        home.chmod(0o711)
-        config = Config(home=home, runtime=runtime, allow_shared_kernel=True)
-        config.sbxd.parent.mkdir()
-        shutil.copy(static_program("stand_in"), config.sbxd)
+        config = Config(home=make_home(), runtime=runtime, allow_shared_kernel=True)
         return cls(config, RUNTIMES[runtime](config))
 
     def bundle(self, limits: Limits = SMALL) -> Bundle:
@@ -121,7 +128,7 @@ class Boxes:
         if ids is not None:
             subprocess.run(["chown", "-Rh", f"{ids.base}:{ids.base}", rootfs, workspace], check=True)
         netns = home / "netns"
-        processes.make_netns(netns)
+        namespaces.make_netns(netns)
         self._netns.append(netns)
         bundle_directory = home / "bundle"
         return Bundle(
@@ -150,7 +157,7 @@ class Boxes:
             await self.runtime.delete(box.bundle.sandbox_id)
             box.channel.close()
         for netns in self._netns:
-            processes.drop_netns(netns)
+            namespaces.drop_netns(netns)
         await assert_nothing_left(self.config)
         await self.runtime.close()
         shutil.rmtree(self.config.home)

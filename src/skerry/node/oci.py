@@ -126,7 +126,7 @@ def _mounts(bundle: Bundle) -> list[dict[str, object]]:
         _mount("/dev/shm", "shm", "tmpfs", "nosuid", "noexec", "nodev", "mode=1777", shared_memory),
         # Nothing at /tmp: it lies on the root layer, where the disk limit counts it.
         _mount("/run/skerry", "tmpfs", "tmpfs", "nosuid", "noexec", "nodev", "mode=755", "size=64k"),
-        _mount("/workspace", str(bundle.workspace), "bind", "bind", "rw", "nosuid", "nodev"),
+        _mount("/workspace", str(bundle.workspace), "bind", "bind", "nosuid", "nodev"),
         _mount(SBXD, str(bundle.sbxd), "bind", "bind", "ro", "nosuid", "nodev"),
         *(_file(bundle, name) for name in ("resolv.conf", "hosts", "hostname")),
     ]

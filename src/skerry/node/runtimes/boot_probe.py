@@ -13,7 +13,7 @@ from skerry.model.capability import Probe
 from skerry.model.errors import Refused
 from skerry.model.ids import new_sandbox_id
 from skerry.model.sandbox import Limits
-from skerry.node import processes
+from skerry.node import namespaces
 from skerry.seams import Runtime
 
 DEADLINE_S = 20.0
@@ -35,7 +35,7 @@ async def boot_probe(runtime: Runtime, config: Config, version: str) -> Probe:
     netns = directory / "netns"
     began = time.monotonic()
     try:
-        await asyncio.to_thread(processes.make_netns, netns)
+        await asyncio.to_thread(namespaces.make_netns, netns)
         bundle = _bundle(directory, netns, config.sbxd, _PROBE_IDS if runtime.needs_id_range else None)
         try:
             await asyncio.wait_for(_boot(runtime, bundle), DEADLINE_S)
@@ -44,7 +44,7 @@ async def boot_probe(runtime: Runtime, config: Config, version: str) -> Probe:
         finally:
             await asyncio.shield(runtime.delete(bundle.sandbox_id))
     finally:
-        await asyncio.to_thread(processes.drop_netns, netns)
+        await asyncio.to_thread(namespaces.drop_netns, netns)
         await asyncio.to_thread(shutil.rmtree, directory, True)
     took_ms = (time.monotonic() - began) * 1000
     return Probe(runtime.name, True, f"{runtime.name} {version} booted a sandbox in {took_ms:.0f} ms")

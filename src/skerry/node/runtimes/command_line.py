@@ -20,7 +20,7 @@ from skerry.model.capability import Probe
 from skerry.model.errors import Conflict, DeadlineExceeded, Refused, SandboxGone, SkerryError, Unavailable
 from skerry.model.ids import SandboxId, is_id
 from skerry.model.lifecycle import Cause
-from skerry.node import oci, processes
+from skerry.node import namespaces, oci, processes
 from skerry.node.cgroups import Cgroups, Layout
 from skerry.node.runtimes import last_words
 from skerry.node.runtimes.boot_probe import boot_probe
@@ -40,7 +40,7 @@ def open_low_ports(bundle: Bundle) -> None:
 
     Its own capability to do so does not count in a network namespace that the host's user namespace owns, as ours.
     """
-    processes.enter_netns(bundle.netns)
+    namespaces.enter_netns(bundle.netns)
     Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").write_text("0")
 
 
@@ -192,7 +192,7 @@ class CommandLine:
         """
         pid = self._pid(sandbox_id)
         try:
-            return await processes.in_thread(lambda: processes.connect_inside(pid or -1, oci.SBXD_SOCKET))
+            return await processes.in_thread(lambda: namespaces.connect_inside(pid or -1, oci.SBXD_SOCKET))
         except OSError as error:
             if not await self.running(sandbox_id):
                 raise SandboxGone(f"Sandbox {sandbox_id} died.") from error

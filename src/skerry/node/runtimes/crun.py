@@ -3,15 +3,15 @@
 It refuses hosts with hybrid cgroups; in a mount namespace without the (unused) version 2 tree it works with version 1.
 """
 
-from skerry.node import processes
+from skerry.node import namespaces
 from skerry.node.cgroups import Layout
 from skerry.node.runtimes.command_line import Driver, open_low_ports
 
 
 def _enter(layout: Layout) -> None:
-    processes.private_mounts()
+    namespaces.private_mounts()
     if layout.unified:
-        processes.detach_mount(str(layout.root / "unified"))
+        namespaces.detach_mount(str(layout.root / "unified"))
 
 
 CRUN = Driver(

@@ -7,11 +7,13 @@ Its peculiarities, all met with release 20240729:
 - It matches ids by prefix; ours are of one length.
 """
 
+import contextlib
 import os
 import re
+import stat
 
 from skerry.model.bundle import Bundle
-from skerry.node import processes
+from skerry.node import namespaces
 from skerry.node.cgroups import Layout
 from skerry.node.runtimes.command_line import Driver
 
@@ -20,8 +22,8 @@ KEEPER = ".skerry"
 
 
 def _enter(_layout: Layout) -> None:
-    processes.private_mounts()
-    processes.cover_with_tmpfs("/proc/sys/net")
+    namespaces.private_mounts()
+    namespaces.cover_with_tmpfs("/proc/sys/net")
 
 
 def _refuses_version(version: str) -> str:
@@ -32,24 +34,21 @@ def _refuses_version(version: str) -> str:
 
 
 def _keep_tmp_on_the_root(bundle: Bundle) -> None:
-    """Make sure that /tmp is a directory with something in it. No link that the sandbox left there is followed."""
+    """Make sure that /tmp is a directory with something in it. A link that the sandbox left there is replaced."""
     root = os.open(bundle.rootfs, os.O_PATH | os.O_DIRECTORY)
     try:
-        try:
-            os.mkdir("tmp", 0o1777, dir_fd=root)
-            os.chmod("tmp", 0o1777, dir_fd=root)
-        except FileExistsError:
-            pass
-        try:
-            tmp = os.open("tmp", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=root)
-        except (NotADirectoryError, OSError):
-            return  # a link or a file: the sandbox has what it made
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISDIR(os.stat("tmp", dir_fd=root, follow_symlinks=False).st_mode):
+                os.unlink("tmp", dir_fd=root)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir("tmp", dir_fd=root)
+            os.chmod("tmp", 0o1777, dir_fd=root)  # past the umask
+        tmp = os.open("tmp", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=root)
     finally:
         os.close(root)
     try:
-        os.close(os.open(KEEPER, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o444, dir_fd=tmp))
-    except FileExistsError:
-        pass
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(KEEPER, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o444, dir_fd=tmp))
     finally:
         os.close(tmp)
 

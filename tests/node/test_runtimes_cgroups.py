@@ -1,0 +1,107 @@
+"""Where cgroups go and what they tell, on layouts that this host does not have: a tree of plain files stands in."""
+
+from pathlib import Path
+
+import pytest
+
+from skerry.model.errors import Refused
+from skerry.model.ids import SandboxId, new_sandbox_id
+from skerry.node import cgroups
+from skerry.node.cgroups import Cgroups, detect
+
+
+def unified(root: Path, controllers: str = "cpuset cpu io memory pids") -> Path:
+    root.mkdir()
+    (root / "cgroup.controllers").write_text(controllers)
+    (root / "cgroup.subtree_control").write_text("")
+    return root
+
+
+def separate(root: Path) -> Path:
+    for name in ("memory", "cpu", "cpuacct", "pids", "systemd"):
+        (root / name).mkdir(parents=True)
+        (root / name / "cgroup.procs").write_text("")
+    return root
+
+
+def make(root: Path, name: str, **files: str) -> SandboxId:
+    sandbox_id = new_sandbox_id()
+    directory = root / name / sandbox_id
+    directory.mkdir(parents=True)
+    for file, text in files.items():
+        (directory / file.replace("__", ".")).write_text(text)
+    return sandbox_id
+
+
+def test_version_2_without_delegation_goes_to_the_top_with_its_controllers_on(tmp_path: Path) -> None:
+    root = unified(tmp_path / "cgroup")
+    found = Cgroups("0123abcd", root)
+    assert found.layout.version == 2
+    assert found.oci_path(SandboxId("sbx_x")) == "/skerry-0123abcd/sbx_x"
+    for directory in (root, root / "skerry-0123abcd"):
+        assert set((directory / "cgroup.subtree_control").read_text().split()) == {"+memory", "+cpu", "+pids"}
+
+
+def test_a_delegated_cgroup_is_preferred_and_its_processes_make_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = unified(tmp_path / "cgroup")
+    own = root / "system.slice" / "skerry.service"
+    own.mkdir(parents=True)
+    (own / "cgroup.subtree_control").write_text("")
+    monkeypatch.setattr(cgroups, "_own_cgroup", lambda: "/system.slice/skerry.service")
+    monkeypatch.setattr(cgroups, "_is_delegated", lambda _: True)
+    found = Cgroups("0123abcd", root)
+    assert found.oci_path(SandboxId("sbx_x")) == "/system.slice/skerry.service/skerry-0123abcd/sbx_x"
+    assert (own / "skerry-0123abcd").is_dir()
+
+
+def test_missing_controllers_are_refused_with_their_names(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="memory, pids"):
+        detect(unified(tmp_path / "cgroup", "cpu io"))
+
+
+def test_version_2_tells_kills_and_usage(tmp_path: Path) -> None:
+    root = unified(tmp_path / "cgroup")
+    found = Cgroups("0123abcd", root)
+    sandbox_id = make(
+        root,
+        "skerry-0123abcd",
+        memory__events="low 0\nhigh 0\nmax 9\noom 2\noom_kill 2\noom_group_kill 0\n",
+        memory__current="4096\n",
+        cpu__stat="usage_usec 1500\nuser_usec 1000\nsystem_usec 500\n",
+        pids__current="3\n",
+        cgroup__procs="",
+    )
+    assert found.oom_kills(sandbox_id) == 2
+    assert found.usage(sandbox_id) == cgroups.Usage(4096, 1_500_000, 3)
+    assert found.sandboxes() == {sandbox_id}
+
+
+def test_version_1_tells_kills_and_usage(tmp_path: Path) -> None:
+    root = separate(tmp_path / "cgroup")
+    found = Cgroups("0123abcd", root)
+    sandbox_id = make(
+        root / "memory",
+        "skerry-0123abcd",
+        memory__oom_control="oom_kill_disable 0\nunder_oom 0\noom_kill 1\n",
+        memory__usage_in_bytes="8192\n",
+    )
+    assert found.layout.version == 1
+    assert found.oom_kills(sandbox_id) == 1
+    assert found.usage(sandbox_id) == cgroups.Usage(8192, 0, 0)
+
+
+def test_what_is_gone_reads_as_nothing(tmp_path: Path) -> None:
+    found = Cgroups("0123abcd", unified(tmp_path / "cgroup"))
+    assert found.oom_kills(new_sandbox_id()) == 0
+    assert found.usage(new_sandbox_id()) == cgroups.Usage(0, 0, 0)
+    assert found.processes(new_sandbox_id()) == []
+
+
+async def test_removing_what_is_not_there_succeeds(tmp_path: Path) -> None:
+    await Cgroups("0123abcd", unified(tmp_path / "cgroup")).remove(new_sandbox_id())
+
+
+def test_a_process_elsewhere_is_not_the_sandboxs() -> None:
+    assert not Cgroups("0123abcd").holds(1, new_sandbox_id())
