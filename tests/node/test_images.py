@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from skerry.config import Config
-from skerry.model.errors import NotFound, Refused
+from skerry.model.errors import NotFound, Refused, TooBusy
 from skerry.model.ids import new_sandbox_id
 from skerry.model.sandbox import Limits
 from skerry.model.template import BuildProgress, TemplateStatus
@@ -77,6 +77,21 @@ async def test_an_unknown_template_is_told_with_the_known_ones(config: Config, l
         await images.ready("tiny")
     assert caught.value.code == "template_not_ready"
     assert [s.status for s in await images.states()] == [TemplateStatus.PENDING]
+
+
+async def test_no_template_is_built_into_a_pool_without_room(config: Config, declared: Path) -> None:
+    layers = Layers(config.model_copy(update={"pool_mb": 1024}))
+    await layers.open()
+    with (layers.pool.path / "rest").open("wb") as rest:
+        rest.write(bytes(400 << 20))
+        os.fsync(rest.fileno())
+    images = Images(config, layers, declared)
+    assert [probe.ok for probe in await images.probes()] == [True]
+    with pytest.raises(TooBusy) as caught:
+        await follow(images, "tiny")
+    assert caught.value.code == "disk_full"
+    assert [n for n in os.listdir(layers.pool.images) if n != ".base"] == []
+    await layers.close()
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from skerry.model.errors import Refused
 from skerry.node.declarations import Declaration, WheelFile
 
 PUBLIC_MIRROR = "http://deb.debian.org"
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 _DEADLINE_S = 1800.0
 _GRACE_S = 10.0
@@ -75,12 +76,12 @@ async def _debootstrap(declaration: Declaration, root: Path, mirror: str, report
 
 
 def _mmdebstrap(declaration: Declaration, root: Path, mirror: str) -> list[str]:
-    suite, keyring = declaration.suite, "/usr/share/keyrings/debian-archive-keyring.gpg"
+    suite = declaration.suite
     # Documentation makes half of a small system; licences stay. Paths are excluded for later installs too.
     options = [f"path-exclude={path}" for path in (*_DOCUMENTATION, *declaration.exclude)]
     options += ["path-include=/usr/share/doc/*/copyright", "force-unsafe-io"]
     return [
-        "mmdebstrap", "--verbose", "--mode=root", "--variant=minbase", "--format=directory", f"--keyring={keyring}",
+        "mmdebstrap", "--verbose", "--mode=root", "--variant=minbase", "--format=directory", f"--keyring={KEYRING}",
         '--aptopt=APT::Install-Recommends "false"',
         *(f"--dpkgopt={option}" for option in options),
         *(f"--include={package}" for package in declaration.packages),

@@ -6,20 +6,24 @@ what has its name is whole. Nothing here removes an image that a sandbox may lie
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from skerry.config import Config
-from skerry.model.errors import NotFound, Refused, SkerryError
+from skerry.model.capability import Probe
+from skerry.model.errors import NotFound, Refused, SkerryError, TooBusy
 from skerry.model.template import BuildProgress, TemplateState, TemplateStatus
 from skerry.node import declarations
 from skerry.node.declarations import Declaration
-from skerry.node.image_build import build_root
+from skerry.node.image_build import KEYRING, build_root
 from skerry.node.layers import Layers
 from skerry.node.trees import disk_usage, remove_tree
 
 _HALF_MADE = ".new"
+_TOOL = "mmdebstrap"
+_ROOM_BYTES = 768 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,15 @@ class Images:
             await changed.wait()
         raise build.error
 
+    async def probes(self) -> list[Probe]:
+        """What this host needs in order to build templates."""
+        found = {_TOOL: shutil.which(_TOOL) is not None, KEYRING: await asyncio.to_thread(Path(KEYRING).exists)}
+        missing = [what for what, there in found.items() if not there]
+        if not missing:
+            return [Probe("templates", True, f"built with {_TOOL} from {self._config.mirror}")]
+        remedy = "apt-get install mmdebstrap debian-archive-keyring"
+        return [Probe("templates", False, f"missing: {', '.join(missing)}", remedy)]
+
     async def close(self) -> None:
         """End the builds that run; nothing of them is left."""
         tasks = [build.task for build in self._builds.values() if build.task is not None]
@@ -161,6 +174,12 @@ class Images:
 
     def _begin(self, unfinished: Path) -> None:
         self._discard(unfinished)  # a crash may have left one
+        if (free := self._layers.pool.free_bytes()) < _ROOM_BYTES:
+            raise TooBusy(
+                f"The pool has {free >> 20} MB left; building a template takes {_ROOM_BYTES >> 20} MB. "
+                "Destroy sandboxes, free disk space, or raise pool_mb.",
+                code="disk_full",
+            )
         unfinished.mkdir(mode=0o700)
         self._layers.pool.trees.make_image(unfinished / "root")
 

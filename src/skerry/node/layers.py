@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import time
 from collections.abc import Callable
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -59,6 +60,7 @@ class Layers:
         self._maps = IdMaps()
         self._limits: dict[SandboxId, Limits] = {}
         self._clamped: set[SandboxId] = set()
+        self._next_look: dict[SandboxId, float] = {}
         self._pool = opened
 
     async def open(self) -> None:
@@ -255,6 +257,7 @@ class Layers:
         self._home(sandbox_id)
         self._limits.pop(sandbox_id, None)
         self._clamped.discard(sandbox_id)
+        self._next_look.pop(sandbox_id, None)
         target = self.pool.mounts / sandbox_id
         for directory in (target / "root", target / "workspace", target):
             mounts.unmount_all(directory)
@@ -281,9 +284,12 @@ class Layers:
 
     def _enforce_inodes(self, sandbox_id: SandboxId, limits: Limits) -> None:
         trees, home = self.pool.trees, self._home(sandbox_id)
-        if self._limits.get(sandbox_id) != limits or not home.exists():
+        begin = time.monotonic()
+        if self._limits.get(sandbox_id) != limits or not home.exists() or begin < self._next_look.get(sandbox_id, 0):
             return
         over = trees.has_more_inodes([home / part for part in _PARTS], limits.inodes)
+        # Counting a million takes seconds, and a sandbox decides whether we have to: a twentieth of a core at most.
+        self._next_look[sandbox_id] = begin + 20 * (time.monotonic() - begin)
         if over and sandbox_id not in self._clamped:
             trees.limit(sandbox_id, 1)
             self._clamped.add(sandbox_id)

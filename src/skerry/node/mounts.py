@@ -101,7 +101,8 @@ def is_mount_root(target: Path) -> bool:
 
 
 def mounts_under(directory: Path) -> list[MountEntry]:
-    """Every mount at or below `directory`, in the order in which they were made."""
+    """Every mount at or below `directory`, in the order in which they were made; targets without symlinks."""
+    directory = directory.resolve()
     with open("/proc/self/mountinfo", "rb") as file:  # noqa: PTH123 - bytes: paths need not be UTF-8
         entries = [_parse(line) for line in file.read().splitlines()]
     return [entry for entry in entries if entry.target == directory or directory in entry.target.parents]

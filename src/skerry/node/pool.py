@@ -163,7 +163,7 @@ def _mounted_device(path: Path, image: Path) -> str | None:
     """
     if not mounts.is_mount_root(path):
         return None
-    source = [entry for entry in mounts.mounts_under(path) if entry.target == path][-1].source
+    source = [entry for entry in mounts.mounts_under(path) if entry.target == path.resolve()][-1].source
     if source in _loop_devices(image):
         return source
     raise Refused(f"{path} should hold the pool, but {source} is mounted there. Unmount it and start again.")
