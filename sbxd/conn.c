@@ -48,6 +48,7 @@ static void conn_drop(struct conn *c) {
         unproven--;
     }
     timer_cancel(&c->deadline);
+    shutdown(c->source.fd, SHUT_RDWR); /* stdio has a second descriptor: closing one would not tell the host */
     source_close(&c->source);
     buf_free(&c->in);
     buf_free(&c->out);

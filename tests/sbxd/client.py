@@ -106,7 +106,7 @@ class Result:
     """All that one stream said until its CLOSE."""
 
     events: list[Json] = field(default_factory=list)
-    channels: dict[int, bytes] = field(default_factory=dict)
+    channels: dict[int, bytearray] = field(default_factory=dict)
     closed: Json = field(default_factory=dict)
 
     def event(self, name: str) -> Json:
@@ -114,11 +114,15 @@ class Result:
 
     @property
     def out(self) -> bytes:
-        return self.channels.get(1, b"")
+        return bytes(self.channels.get(1, b""))
 
     @property
     def err(self) -> bytes:
-        return self.channels.get(2, b"")
+        return bytes(self.channels.get(2, b""))
+
+    @property
+    def content(self) -> bytes:
+        return bytes(self.channels.get(0, b""))
 
     @property
     def exit(self) -> Json:
@@ -164,7 +168,7 @@ class Client(Link):
             if frame.type == EVENT:
                 result.events.append(frame.json)
             elif frame.type == DATA:
-                result.channels[frame.channel] = result.channels.get(frame.channel, b"") + frame.payload
+                result.channels.setdefault(frame.channel, bytearray()).extend(frame.payload)
                 self.credit(stream, len(frame.payload))
             elif frame.type == CLOSE:
                 result.closed = frame.json
@@ -265,14 +269,28 @@ class Daemon:
 def stat_fields(pid: int | str) -> list[str]:
     """The fields of /proc/pid/stat from the state on; empty when there is no such process."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return stat.read().decode(errors="replace").rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return []
 
 
+def process_table() -> dict[int, int]:
+    """Every process and its parent, at one look."""
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return {pid: int(f[1]) for pid in pids if (f := stat_fields(pid))}
+
+
 def children_of(parent: int) -> list[int]:
-    pids = [int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit()]
-    return [pid for pid in pids if (f := stat_fields(pid)) and f[1] == str(parent)]
+    return [pid for pid, its_parent in process_table().items() if its_parent == parent]
+
+
+def descendants_of(roots: list[int]) -> list[int]:
+    table, found, level = process_table(), [], set(roots)
+    while level:
+        level = {pid for pid, parent in table.items() if parent in level}
+        found += level
+    return found
 
 
 def is_alive(pid: int) -> bool:
