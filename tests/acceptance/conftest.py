@@ -19,7 +19,11 @@ def servers() -> Iterator[Callable[[str], Server]]:
     def of(runtime: str) -> Server:
         if runtime not in running:
             server = Server(runtime)
-            server.start()
+            try:
+                server.start()
+            except BaseException:
+                server.stop()  # one that does not answer runs all the same
+                raise
             running[runtime] = server
             with server.client() as client:
                 for box in client.list():  # what an earlier session left
