@@ -18,8 +18,13 @@ def servers() -> Iterator[Callable[[str], Server]]:
 
     def of(runtime: str) -> Server:
         if runtime not in running:
-            server = running[runtime] = Server(runtime)
-            server.start()
+            server = Server(runtime)
+            try:
+                server.start()
+            except BaseException:
+                server.stop()  # one that does not answer runs all the same
+                raise
+            running[runtime] = server
             with server.client() as client:
                 for box in client.list():  # what an earlier session left
                     box.destroy()
