@@ -12,8 +12,10 @@ import resource
 import shutil
 import socket
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from skerry import instance, logs, supervisor
 from skerry.config import Config, load
@@ -200,7 +202,6 @@ async def _api(config: Config, listener: socket.socket, key_hash: bytes) -> None
 
 async def probes(config: Config) -> list[Probe]:
     """What this host can and cannot do, tried directly: for `doctor`, before anything runs. Root only."""
-    from skerry.node.layers import Layers
     from skerry.node.network import Network
     from skerry.node.runtimes import RUNTIMES
 
@@ -213,9 +214,25 @@ async def probes(config: Config) -> list[Probe]:
             else Probe(name, False, f"{name} is not installed", f"apt-get install {name}")
         )
         found.append(replace(probe, required=required))
-    found += await Layers(config).probes()
+    found += await _pool_probes(config)
     found += await Network(config).probes()
     return found
+
+
+async def _pool_probes(config: Config) -> Sequence[Probe]:
+    """Of a small pool made where the real one lies or would lie, and taken away: a running server is not touched."""
+    from skerry.node.layers import Layers
+
+    config.home.mkdir(mode=0o711, parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="doctor-", dir=config.home) as scratch:
+        layers = Layers(config.model_copy(update={"home": Path(scratch), "pool_mb": 1024}))
+        try:
+            await layers.open()
+            return await layers.probes()
+        except SkerryError as error:
+            return [Probe("pool", False, error.message)]
+        finally:
+            await layers.close()
 
 
 _PROGRAMS = {"ip": "iproute2", "nft": "nftables", "mkfs.btrfs": "btrfs-progs", "mmdebstrap": "mmdebstrap"}

@@ -45,6 +45,11 @@ def hint(text: str) -> None:
     sys.stderr.write(text + "\n")
 
 
+def progress_line(text: str) -> None:
+    """How far something is. On a terminal above the spinner, elsewhere a plain line."""
+    hint(f"  {text[:110]}")
+
+
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Columns in plain text: for eyes, and for `awk`."""
     cells = [list(headers), *(list(row) for row in rows)]
