@@ -17,7 +17,7 @@
 #include "keeping.h"
 #include "tree.h"
 
-enum { SPARES = 2, MOST_SPARES = 16, SWEEP_MS = 5, KEEP_SHARED = 65536 };
+enum { SPARES = 2, MOST_SPARES = 8, SWEEP_MS = 5, KEEP_SHARED = 65536 };
 static const int64_t UNUSED_NS = 10000000000;
 
 static struct keeper *keepers;

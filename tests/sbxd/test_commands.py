@@ -399,3 +399,13 @@ def test_a_command_too_many_is_refused(client: Client, tmp_path: Path) -> None:
             client.event(stream, "started")
     for stream in streams[:-1]:
         assert client.finish(stream, 60).exit["code"] == 0
+
+
+def test_large_requests_are_run_or_refused_whole(client: Client) -> None:
+    many = [f"{i}" for i in range(20000)]
+    assert client.run("many", argv=["echo", *many]).out == " ".join(many).encode() + b"\n"
+    assert client.run("long", argv=["echo", "x" * 120_000]).out == b"x" * 120_000 + b"\n"
+    # One argument of more than 128 KiB is more than Linux takes.
+    assert client.run("too-long", argv=["echo", "x" * 200_000]).code == "limit"
+    assert client.run("env", argv=["true"], env={f"V{i}": "x" for i in range(4097)}).code == "invalid"
+    assert client.run("small", "echo $#; env | wc -l", env={"A": "1"}).exit["code"] == 0
