@@ -113,6 +113,18 @@ def sandbox_of(row: Columns) -> Sandbox:
     )
 
 
+COMMAND_COLUMNS = (
+    "id",
+    "sandbox_id",
+    "account_id",
+    "command",
+    "status",
+    "working_directory",
+    "timeout_s",
+    "started_at_us",
+)
+
+
 def command_row(command: Command) -> dict[str, Any]:
     return {
         "id": command.id,

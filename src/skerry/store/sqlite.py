@@ -15,13 +15,14 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import structlog
 from sqlalchemy import Connection, Engine, NullPool, create_engine, event
 from sqlalchemy.exc import OperationalError
 
 from skerry.model.errors import Invalid, Unavailable
+from skerry.store.prepared import driver
 
 T = TypeVar("T")
 _READERS = 2
@@ -163,32 +164,28 @@ class _Locked(Exception):
 
 def _jot(connection: Connection, work: Callable[[Connection], T]) -> T:
     # Not `connection.begin()`: SQLAlchemy's own bookkeeping of a transaction costs more than the transaction.
-    driver = _driver(connection)
+    raw = driver(connection)
     try:
-        driver.execute("BEGIN IMMEDIATE")
+        raw.execute("BEGIN IMMEDIATE")
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
             raise _Locked from error
         raise
     try:
         result = work(connection)
-        driver.execute("COMMIT")
+        raw.execute("COMMIT")
     except BaseException:
-        if driver.in_transaction:  # a full disk may have undone it already
-            driver.execute("ROLLBACK")
+        if raw.in_transaction:  # a full disk may have undone it already
+            raw.execute("ROLLBACK")
         raise
     return result
 
 
 def _fold_log(connection: Connection) -> None:
-    driver = _driver(connection)
-    driver.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+    raw = driver(connection)
+    raw.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
     # Whoever first writes to a log that was folded back begins it anew and syncs that: a write of our own, of nothing.
-    driver.execute("PRAGMA user_version=0")
-
-
-def _driver(connection: Connection) -> sqlite3.Connection:
-    return cast(sqlite3.Connection, connection.connection.dbapi_connection)
+    raw.execute("PRAGMA user_version=0")
 
 
 def _engine(path: Path, *, writes: bool, waits: bool = True) -> Engine:

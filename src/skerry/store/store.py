@@ -15,17 +15,18 @@ from skerry.model.lifecycle import Cause, Event, State, advance
 from skerry.model.sandbox import Placement, Sandbox, labels_of
 from skerry.seams import Clock
 from skerry.store import rows
+from skerry.store.prepared import Prepared
 from skerry.store.sqlite import Sqlite
 from skerry.store.tables import accounts, api_keys, commands, projects, sandbox_events, sandbox_labels, sandboxes
 
-_SANDBOX = select(sandboxes).where(sandboxes.c.id == bindparam("id_"))
-_COMMAND = select(commands).where(commands.c.id == bindparam("id_"))
+_SANDBOX = Prepared(select(sandboxes).where(sandboxes.c.id == bindparam("id_")))
+_COMMAND = Prepared(select(commands).where(commands.c.id == bindparam("id_")))
 _KEY = select(api_keys).where(api_keys.c.secret_hash == bindparam("hash_"))
 # A literal, not a parameter: only then is the partial index of the running ones used.
 _RUNS = text("status = 'running'")
-_BUSY = select(commands.c.seq).where(_RUNS, commands.c.sandbox_id == bindparam("id_")).limit(1)
+_BUSY = Prepared(select(commands.c.seq).where(_RUNS, commands.c.sandbox_id == bindparam("id_")).limit(1))
 _ADD_SANDBOX = insert(sandboxes)
-_ADD_COMMAND = insert(commands)
+_ADD_COMMAND = Prepared(insert(commands), rows.COMMAND_COLUMNS)
 _MOVE = (
     update(sandboxes)
     .where(
@@ -35,7 +36,7 @@ _MOVE = (
     )
     .returning(*sandboxes.c)
 )
-_FINISH = (
+_FINISH = Prepared(
     update(commands)
     .where(commands.c.id == bindparam("id_"), commands.c.status == CommandStatus.RUNNING.value)
     .values({column: bindparam(f"new_{column}") for column in rows.EXIT_COLUMNS})
@@ -161,7 +162,7 @@ class SqlStore:
 
     async def add_command(self, command: Command) -> None:
         row = rows.command_row(command)
-        await self._database.write(lambda connection: connection.execute(_ADD_COMMAND, row) and None)
+        await self._database.write(lambda connection: _ADD_COMMAND.run(connection, row))
 
     async def get_command(self, command_id: CommandId) -> Command:
         return self._database.glance(partial(_command, command_id=command_id))
@@ -172,7 +173,7 @@ class SqlStore:
         change = {"id_": command_id} | {f"new_{name}": value for name, value in rows.exit_row(status, exit, at).items()}
 
         def work(connection: Connection) -> Command:
-            row = connection.execute(_FINISH, change).one_or_none()
+            row = _FINISH.run(connection, change)
             return _command(connection, command_id) if row is None else rows.command_of(row)
 
         return await self._database.write(work)
@@ -190,7 +191,7 @@ class SqlStore:
     async def busy_sandboxes(self, sandbox_ids: Sequence[SandboxId]) -> set[SandboxId]:
         if len(sandbox_ids) == 1:
             one = {"id_": sandbox_ids[0]}
-            busy = self._database.glance(lambda connection: connection.execute(_BUSY, one).first())
+            busy = self._database.glance(lambda connection: _BUSY.run(connection, one))
             return set() if busy is None else {sandbox_ids[0]}
         query = select(commands.c.sandbox_id).where(_RUNS, commands.c.sandbox_id.in_(sandbox_ids)).distinct()
         return {SandboxId(row[0]) for row in await self._list(query)}
@@ -206,14 +207,14 @@ class SqlStore:
 
 
 def _sandbox(connection: Connection, sandbox_id: SandboxId) -> Sandbox:
-    row = connection.execute(_SANDBOX, {"id_": sandbox_id}).one_or_none()
+    row = _SANDBOX.run(connection, {"id_": sandbox_id})
     if row is None:
         raise NotFound(f"No sandbox '{sandbox_id}'.")
     return rows.sandbox_of(row)
 
 
 def _command(connection: Connection, command_id: CommandId) -> Command:
-    row = connection.execute(_COMMAND, {"id_": command_id}).one_or_none()
+    row = _COMMAND.run(connection, {"id_": command_id})
     if row is None:
         raise NotFound(f"No command '{command_id}'.")
     return rows.command_of(row)
