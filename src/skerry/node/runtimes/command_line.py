@@ -253,7 +253,7 @@ class CommandLine:
     async def list(self) -> set[SandboxId]:
         """What the runtime knows of this instance, running or not."""
         names = [path.name for path in (*_entries(self._state), *_entries(self._home / "pids"))]
-        stems = {name.partition("_sandbox:")[0] if "_sandbox:" in name else name for name in names}
+        stems = {name.partition("_sandbox:")[0].removeprefix("runsc-").removesuffix(".sock") for name in names}
         return {SandboxId(stem) for stem in stems if is_id(stem, "sbx")} | self._cgroups.sandboxes()
 
     async def close(self) -> None:
@@ -292,7 +292,8 @@ class CommandLine:
             return None
 
     def _records(self, sandbox_id: SandboxId) -> Sequence[Path]:
-        return tuple(path for path in _entries(self._state) if path.name.startswith(sandbox_id))
+        # runsc has <id>_sandbox:<id>.state and .lock, and runsc-<id>.sock. No id is a part of another.
+        return tuple(path for path in _entries(self._state) if sandbox_id in path.name)
 
     def _adopt(self, sandbox_id: SandboxId) -> None:
         for pid in self._cgroups.processes(sandbox_id):
