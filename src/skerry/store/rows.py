@@ -113,6 +113,10 @@ def sandbox_of(row: Columns) -> Sandbox:
     )
 
 
+MOVE_COLUMNS = ("runtime", "template_digest", "cause", "detail")
+EVENT_COLUMNS = ("sandbox_id", "generation", "event", "from_state", "to_state", "cause", "detail", "at_us")
+
+
 COMMAND_COLUMNS = (
     "id",
     "sandbox_id",

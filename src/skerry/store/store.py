@@ -5,7 +5,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Select, bindparam, delete, exists, insert, select, text, update
+from sqlalchemy import Connection, Select, Text, bindparam, delete, exists, func, insert, select, text, update
 
 from skerry.model.account import Account, ApiKey
 from skerry.model.command import Command, CommandStatus, Exit
@@ -27,12 +27,18 @@ _RUNS = text("status = 'running'")
 _BUSY = Prepared(select(commands.c.seq).where(_RUNS, commands.c.sandbox_id == bindparam("id_")).limit(1))
 _ADD_SANDBOX = insert(sandboxes)
 _ADD_COMMAND = Prepared(insert(commands), rows.COMMAND_COLUMNS)
-_MOVE = (
+_ADD_EVENT = Prepared(insert(sandbox_events), rows.EVENT_COLUMNS)
+# What is given as None stays as it is.
+_MOVE = Prepared(
     update(sandboxes)
     .where(
         sandboxes.c.id == bindparam("id_"),
         sandboxes.c.state == bindparam("from_"),
         sandboxes.c.generation == bindparam("generation_"),
+    )
+    .values({"state": bindparam("to_"), "updated_at_us": bindparam("at_")})
+    .values(
+        {name: func.coalesce(bindparam(f"new_{name}", type_=Text()), sandboxes.c[name]) for name in rows.MOVE_COLUMNS}
     )
     .returning(*sandboxes.c)
 )
@@ -98,7 +104,7 @@ class SqlStore:
 
         def work(connection: Connection) -> None:
             connection.execute(_ADD_SANDBOX, rows.sandbox_row(sandbox))
-            connection.execute(insert(sandbox_events), born)
+            _ADD_EVENT.run(connection, born)
             if labels:
                 connection.execute(insert(sandbox_labels), labels)
 
@@ -143,19 +149,24 @@ class SqlStore:
     ) -> Sandbox:
         target = advance(sandbox.state, event)
         at = rows.to_us(self._clock.now())
-        change: dict[str, Any] = {"state": target.value, "updated_at_us": at}
-        if placement is not None:
-            change |= {"runtime": placement.runtime, "template_digest": placement.template_digest}
-        if cause is not None:
-            change |= {"cause": cause.value, "detail": detail}
-        key = {"id_": sandbox.id, "from_": sandbox.state.value, "generation_": sandbox.generation}
+        change = {
+            "id_": sandbox.id,
+            "from_": sandbox.state.value,
+            "generation_": sandbox.generation,
+            "to_": target.value,
+            "at_": at,
+            "new_runtime": None if placement is None else placement.runtime,
+            "new_template_digest": None if placement is None else placement.template_digest,
+            "new_cause": None if cause is None else cause.value,
+            "new_detail": None if cause is None else detail,
+        }
         happened = _event_row(sandbox, event.value, sandbox.state, target, at, cause, detail)
 
         def work(connection: Connection) -> Sandbox:
-            moved = connection.execute(_MOVE.values(**change), key).one_or_none()
+            moved = _MOVE.run(connection, change)
             if moved is None:
                 raise _moved_meanwhile(_sandbox(connection, sandbox.id), event)
-            connection.execute(insert(sandbox_events), happened)
+            _ADD_EVENT.run(connection, happened)
             return rows.sandbox_of(moved)
 
         return await self._database.write(work)
