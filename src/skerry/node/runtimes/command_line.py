@@ -138,7 +138,8 @@ class CommandLine:
             stdio=processes.Stdio(inside.fileno(), inside.fileno(), None),
             prepare=self._enter,
         )
-        self._adopt(sandbox_id)
+        # A moment later, while its daemon starts: nobody has to wait for it.
+        asyncio.get_running_loop().call_soon(self._adopt, sandbox_id)
         if done.code != 0:
             raise Refused(
                 f"{self.name} could not start the sandbox (exit {done.code}): {last_words.read(log)}."
