@@ -191,6 +191,7 @@ async def _api(config: Config, listener: socket.socket, key_hash: bytes) -> None
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,  # nothing here goes by a client's address or scheme
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=5,
         )

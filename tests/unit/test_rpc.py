@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -100,8 +100,10 @@ class Ops:
 
 
 @asynccontextmanager
-async def serving(path: Path, ops: Ops, uids: frozenset[int] = frozenset({0})) -> AsyncIterator[Server]:
-    server = Server(path, ops.table(), uids, os.getgid())
+async def serving_table(
+    path: Path, table: dict[str, Handler], uids: frozenset[int] = frozenset({0})
+) -> AsyncIterator[Server]:
+    server = Server(path, table, uids, os.getgid())
     try:
         async with asyncio.TaskGroup() as group:
             await server.listen(group)
@@ -112,6 +114,10 @@ async def serving(path: Path, ops: Ops, uids: frozenset[int] = frozenset({0})) -
             raise Ended
     except* Ended:
         pass
+
+
+def serving(path: Path, ops: Ops, uids: frozenset[int] = frozenset({0})) -> AbstractAsyncContextManager[Server]:
+    return serving_table(path, ops.table(), uids)
 
 
 @pytest.fixture

@@ -35,6 +35,7 @@ def create_app(deps: Deps) -> FastAPI:
         redirect_slashes=False,
         redoc_url=None,
         swagger_ui_oauth2_redirect_url=None,
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.deps = deps
     for module in (sandboxes, commands, files, templates, keys, system):

@@ -19,6 +19,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import structlog
+import uvloop
 
 from skerry import logs
 from skerry.config import Config
@@ -61,8 +62,8 @@ def run(config: Config, make_images: MakeImages = Images) -> int:
     _raise_open_files()
     for directory, mode in ((config.home, 0o711), (config.run_dir, 0o711), (config.node_dir, 0o711)):
         directory.mkdir(mode=mode, parents=True, exist_ok=True)
-    with _only_one(config.run_dir / "node.lock"):
-        return asyncio.run(serve(config, lambda: open_parts(config, make_images)))
+    with _only_one(config.run_dir / "node.lock"), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(serve(config, lambda: open_parts(config, make_images)))
 
 
 async def serve(config: Config, opener: Opener) -> int:

@@ -266,7 +266,7 @@ class Reaper:
         try:
             return await run(argv, deadline_s=deadline_s, stdio=stdio, prepare=prepare)
         finally:
-            self._collect()
+            asyncio.get_running_loop().call_soon(self._collect)  # once the caller has gone on
 
     def _collect(self) -> None:
         """Adopt the orphans among our children.

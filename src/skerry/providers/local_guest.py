@@ -1,7 +1,8 @@
 """The inside of one of this host's sandboxes, by calls to the node. See `seams.Guest` for what each call means.
 
 A command that is started here and then followed costs one call: `exec` asks the node to go on with the output, and
-`attach` picks that stream up. Where nobody picks it up it is closed after a moment, which disturbs nothing.
+whoever first asks for that output (`attach`, or the provider's `output`) picks the call up. Where nobody does it is
+closed after a moment, which disturbs nothing.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -34,19 +35,10 @@ class LocalGuest:
         except BaseException:
             call.close()
             raise
-        self._client.leave(spec.id, call)
+        self._client.leave((self._sandbox_id, spec.id), call)
 
-    async def attach(self, command_id: CommandId, offset: int = 0) -> AsyncIterator[CommandEvent]:
-        call = self._client.claim(command_id) if offset == 0 else None
-        if call is None:
-            events = command_output(self._client, self._sandbox_id, command_id, offset)
-        else:
-            events = _events(call, 0)
-        try:
-            async for event in events:
-                yield event
-        finally:
-            await events.aclose()
+    def attach(self, command_id: CommandId, offset: int = 0) -> AsyncIterator[CommandEvent]:
+        return command_output(self._client, self._sandbox_id, command_id, offset)
 
     async def signal(self, command_id: CommandId, signal: int, scope: str = "tree") -> None:
         await self._act("signal", command_id, signal=signal, scope=scope)
@@ -186,12 +178,10 @@ async def command_output(
     """The output of a command, of a living sandbox or a dead one. See `seams.Provider.output`."""
     if offset < 0:
         raise Invalid("An output offset is 0 or more.", field="offset")
-    ask = {"sandbox": sandbox_id, "command": command_id, "from": offset, "follow": follow}
-    async for event in _events(await client.open("output", ask), offset):
-        yield event
-
-
-async def _events(call: NodeCall, offset: int) -> AsyncGenerator[CommandEvent]:
+    call = client.claim((sandbox_id, command_id)) if follow and offset == 0 else None
+    if call is None:
+        ask = {"sandbox": sandbox_id, "command": command_id, "from": offset, "follow": follow}
+        call = await client.open("output", ask)
     async with call:
         while (told := await call.next()) is not None:
             if isinstance(told, dict):

@@ -6,7 +6,7 @@ whether trying again makes sense.
 
 import asyncio
 import socket
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -33,7 +33,7 @@ class NodeClient:
         self._scratch = scratch()
         self._idle: list[CallConnection] = []
         self._connecting = asyncio.Semaphore(_CONNECTING)
-        self._left: dict[str, NodeCall] = {}
+        self._left: dict[Hashable, tuple[NodeCall, asyncio.TimerHandle]] = {}
         self._closed = False
 
     async def open(self, op: str, ask: Mapping[str, object]) -> "NodeCall":
@@ -92,21 +92,26 @@ class NodeClient:
             sock.close()
             raise
 
-    def leave(self, key: str, call: "NodeCall") -> None:
+    def leave(self, key: Hashable, call: "NodeCall") -> None:
         """Leave a call that runs for whoever `claim`s it next; it is closed when nobody does for a moment."""
-        if (other := self._left.get(key)) is not None:
-            other.close()
-        self._left[key] = call
-        asyncio.get_running_loop().call_later(UNCLAIMED_S, self._drop, key, call)
+        self._drop(key)
+        timer = asyncio.get_running_loop().call_later(UNCLAIMED_S, self._drop, key)
+        self._left[key] = call, timer
 
-    def claim(self, key: str) -> "NodeCall | None":
+    def claim(self, key: Hashable) -> "NodeCall | None":
         """The call that was left under this key, once. None if the node has gone since."""
-        call = self._left.pop(key, None)
-        return None if call is None or call.lost else call
+        left = self._left.pop(key, None)
+        if left is None:
+            return None
+        call, timer = left
+        timer.cancel()
+        return None if call.lost else call
 
-    def _drop(self, key: str, call: "NodeCall") -> None:
-        if self._left.get(key) is call:
-            del self._left[key]
+    def _drop(self, key: Hashable) -> None:
+        left = self._left.pop(key, None)
+        if left is not None:
+            call, timer = left
+            timer.cancel()
             call.close()
 
     def give_back(self, connection: CallConnection) -> None:
@@ -118,9 +123,8 @@ class NodeClient:
     async def close(self) -> None:
         """End connections that nobody uses. Calls that run keep theirs until they end."""
         self._closed = True
-        for call in self._left.values():
-            call.close()
-        self._left.clear()
+        for key in list(self._left):
+            self._drop(key)
         for connection in self._idle:
             connection.close()
         self._idle.clear()

@@ -22,7 +22,7 @@ async def open_store(url: str, clock: Clock | None = None) -> SqlStore:
     database = Sqlite(database_path(url))
     try:
         await database.open()
-        await database.write(migrate)
+        await database.write_long(migrate)
     except BaseException:
         await database.close()
         raise

@@ -113,6 +113,22 @@ def sandbox_of(row: Columns) -> Sandbox:
     )
 
 
+MOVE_COLUMNS = ("runtime", "template_digest", "cause", "detail")
+EVENT_COLUMNS = ("sandbox_id", "generation", "event", "from_state", "to_state", "cause", "detail", "at_us")
+
+
+COMMAND_COLUMNS = (
+    "id",
+    "sandbox_id",
+    "account_id",
+    "command",
+    "status",
+    "working_directory",
+    "timeout_s",
+    "started_at_us",
+)
+
+
 def command_row(command: Command) -> dict[str, Any]:
     return {
         "id": command.id,

@@ -5,7 +5,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Select, bindparam, delete, exists, insert, select, text, update
+from sqlalchemy import Connection, Select, Text, bindparam, delete, exists, func, insert, select, text, update
 
 from skerry.model.account import Account, ApiKey
 from skerry.model.command import Command, CommandStatus, Exit
@@ -15,27 +15,34 @@ from skerry.model.lifecycle import Cause, Event, State, advance
 from skerry.model.sandbox import Placement, Sandbox, labels_of
 from skerry.seams import Clock
 from skerry.store import rows
+from skerry.store.prepared import Prepared
 from skerry.store.sqlite import Sqlite
 from skerry.store.tables import accounts, api_keys, commands, projects, sandbox_events, sandbox_labels, sandboxes
 
-_SANDBOX = select(sandboxes).where(sandboxes.c.id == bindparam("id_"))
-_COMMAND = select(commands).where(commands.c.id == bindparam("id_"))
+_SANDBOX = Prepared(select(sandboxes).where(sandboxes.c.id == bindparam("id_")))
+_COMMAND = Prepared(select(commands).where(commands.c.id == bindparam("id_")))
 _KEY = select(api_keys).where(api_keys.c.secret_hash == bindparam("hash_"))
 # A literal, not a parameter: only then is the partial index of the running ones used.
 _RUNS = text("status = 'running'")
-_BUSY = select(commands.c.seq).where(_RUNS, commands.c.sandbox_id == bindparam("id_")).limit(1)
+_BUSY = Prepared(select(commands.c.seq).where(_RUNS, commands.c.sandbox_id == bindparam("id_")).limit(1))
 _ADD_SANDBOX = insert(sandboxes)
-_ADD_COMMAND = insert(commands)
-_MOVE = (
+_ADD_COMMAND = Prepared(insert(commands), rows.COMMAND_COLUMNS)
+_ADD_EVENT = Prepared(insert(sandbox_events), rows.EVENT_COLUMNS)
+# What is given as None stays as it is.
+_MOVE = Prepared(
     update(sandboxes)
     .where(
         sandboxes.c.id == bindparam("id_"),
         sandboxes.c.state == bindparam("from_"),
         sandboxes.c.generation == bindparam("generation_"),
     )
+    .values({"state": bindparam("to_"), "updated_at_us": bindparam("at_")})
+    .values(
+        {name: func.coalesce(bindparam(f"new_{name}", type_=Text()), sandboxes.c[name]) for name in rows.MOVE_COLUMNS}
+    )
     .returning(*sandboxes.c)
 )
-_FINISH = (
+_FINISH = Prepared(
     update(commands)
     .where(commands.c.id == bindparam("id_"), commands.c.status == CommandStatus.RUNNING.value)
     .values({column: bindparam(f"new_{column}") for column in rows.EXIT_COLUMNS})
@@ -97,7 +104,7 @@ class SqlStore:
 
         def work(connection: Connection) -> None:
             connection.execute(_ADD_SANDBOX, rows.sandbox_row(sandbox))
-            connection.execute(insert(sandbox_events), born)
+            _ADD_EVENT.run(connection, born)
             if labels:
                 connection.execute(insert(sandbox_labels), labels)
 
@@ -142,26 +149,31 @@ class SqlStore:
     ) -> Sandbox:
         target = advance(sandbox.state, event)
         at = rows.to_us(self._clock.now())
-        change: dict[str, Any] = {"state": target.value, "updated_at_us": at}
-        if placement is not None:
-            change |= {"runtime": placement.runtime, "template_digest": placement.template_digest}
-        if cause is not None:
-            change |= {"cause": cause.value, "detail": detail}
-        key = {"id_": sandbox.id, "from_": sandbox.state.value, "generation_": sandbox.generation}
+        change = {
+            "id_": sandbox.id,
+            "from_": sandbox.state.value,
+            "generation_": sandbox.generation,
+            "to_": target.value,
+            "at_": at,
+            "new_runtime": None if placement is None else placement.runtime,
+            "new_template_digest": None if placement is None else placement.template_digest,
+            "new_cause": None if cause is None else cause.value,
+            "new_detail": None if cause is None else detail,
+        }
         happened = _event_row(sandbox, event.value, sandbox.state, target, at, cause, detail)
 
         def work(connection: Connection) -> Sandbox:
-            moved = connection.execute(_MOVE.values(**change), key).one_or_none()
+            moved = _MOVE.run(connection, change)
             if moved is None:
                 raise _moved_meanwhile(_sandbox(connection, sandbox.id), event)
-            connection.execute(insert(sandbox_events), happened)
+            _ADD_EVENT.run(connection, happened)
             return rows.sandbox_of(moved)
 
         return await self._database.write(work)
 
     async def add_command(self, command: Command) -> None:
         row = rows.command_row(command)
-        await self._database.write(lambda connection: connection.execute(_ADD_COMMAND, row) and None)
+        await self._database.write(lambda connection: _ADD_COMMAND.run(connection, row))
 
     async def get_command(self, command_id: CommandId) -> Command:
         return self._database.glance(partial(_command, command_id=command_id))
@@ -172,7 +184,7 @@ class SqlStore:
         change = {"id_": command_id} | {f"new_{name}": value for name, value in rows.exit_row(status, exit, at).items()}
 
         def work(connection: Connection) -> Command:
-            row = connection.execute(_FINISH, change).one_or_none()
+            row = _FINISH.run(connection, change)
             return _command(connection, command_id) if row is None else rows.command_of(row)
 
         return await self._database.write(work)
@@ -190,7 +202,7 @@ class SqlStore:
     async def busy_sandboxes(self, sandbox_ids: Sequence[SandboxId]) -> set[SandboxId]:
         if len(sandbox_ids) == 1:
             one = {"id_": sandbox_ids[0]}
-            busy = self._database.glance(lambda connection: connection.execute(_BUSY, one).first())
+            busy = self._database.glance(lambda connection: _BUSY.run(connection, one))
             return set() if busy is None else {sandbox_ids[0]}
         query = select(commands.c.sandbox_id).where(_RUNS, commands.c.sandbox_id.in_(sandbox_ids)).distinct()
         return {SandboxId(row[0]) for row in await self._list(query)}
@@ -206,14 +218,14 @@ class SqlStore:
 
 
 def _sandbox(connection: Connection, sandbox_id: SandboxId) -> Sandbox:
-    row = connection.execute(_SANDBOX, {"id_": sandbox_id}).one_or_none()
+    row = _SANDBOX.run(connection, {"id_": sandbox_id})
     if row is None:
         raise NotFound(f"No sandbox '{sandbox_id}'.")
     return rows.sandbox_of(row)
 
 
 def _command(connection: Connection, command_id: CommandId) -> Command:
-    row = connection.execute(_COMMAND, {"id_": command_id}).one_or_none()
+    row = _COMMAND.run(connection, {"id_": command_id})
     if row is None:
         raise NotFound(f"No command '{command_id}'.")
     return rows.command_of(row)

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, inspect
+from sqlalchemy.exc import IntegrityError
 
 from skerry.model.errors import Conflict, Invalid, Unavailable
 from skerry.model.lifecycle import Event, State
 from skerry.store import open_store
 from skerry.store.tables import metadata
-from skerry.testing.store_suite import PLACEMENT, add_account, add_sandbox
+from skerry.testing.store_suite import PLACEMENT, add_account, add_sandbox, command_of
 
 
 def rows(path: Path, query: str) -> list[tuple[object, ...]]:
@@ -108,3 +109,40 @@ async def test_running_commands_are_found_through_their_index(tmp_path: Path) ->
         "EXPLAIN QUERY PLAN SELECT DISTINCT sandbox_id FROM commands WHERE status = 'running' AND sandbox_id IN ('a')"
     )
     assert "commands_running" in str(rows(tmp_path / "a.db", query))
+
+
+async def test_a_write_that_finds_the_database_locked_waits_beside_the_loop(tmp_path: Path) -> None:
+    store = await open_store(f"sqlite:///{tmp_path}/a.db")
+    account = await add_account(store)
+    other = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    writing = asyncio.create_task(add_sandbox(store, account))
+    for _ in range(20):  # while it waits, everything else goes on
+        await asyncio.sleep(0.005)
+        assert await store.list_sandboxes() == []
+    other.execute("COMMIT")
+    other.close()
+    sandbox = await asyncio.wait_for(writing, 10)
+    assert await store.get_sandbox(sandbox.id) == sandbox
+    await store.close()
+
+
+async def test_an_operation_that_fails_leaves_the_next_one_alone(tmp_path: Path) -> None:
+    store = await open_store(f"sqlite:///{tmp_path}/a.db")
+    account = await add_account(store)
+    sandbox = await add_sandbox(store, account)
+    with pytest.raises(IntegrityError):
+        await store.add_sandbox(sandbox)
+    other = await add_sandbox(store, account)
+    assert {found.id for found in await store.list_sandboxes()} == {sandbox.id, other.id}
+    await store.close()
+
+
+async def test_the_log_is_folded_back_while_commands_come_and_go(tmp_path: Path) -> None:
+    store = await open_store(f"sqlite:///{tmp_path}/a.db")
+    sandbox = await add_sandbox(store, await add_account(store))
+    for _ in range(2000):
+        await store.add_command(command_of(sandbox))
+    assert len(await store.list_commands(sandbox_id=sandbox.id)) == 2000
+    assert (tmp_path / "a.db-wal").stat().st_size < 10 << 20  # all of it is 40 MB
+    await store.close()

@@ -138,7 +138,8 @@ class CommandLine:
             stdio=processes.Stdio(inside.fileno(), inside.fileno(), None),
             prepare=self._enter,
         )
-        self._adopt(sandbox_id)
+        # A moment later, while its daemon starts: nobody has to wait for it.
+        asyncio.get_running_loop().call_soon(self._adopt, sandbox_id)
         if done.code != 0:
             raise Refused(
                 f"{self.name} could not start the sandbox (exit {done.code}): {last_words.read(log)}."
@@ -253,7 +254,7 @@ class CommandLine:
     async def list(self) -> set[SandboxId]:
         """What the runtime knows of this instance, running or not."""
         names = [path.name for path in (*_entries(self._state), *_entries(self._home / "pids"))]
-        stems = {name.partition("_sandbox:")[0] if "_sandbox:" in name else name for name in names}
+        stems = {name.partition("_sandbox:")[0].removeprefix("runsc-").removesuffix(".sock") for name in names}
         return {SandboxId(stem) for stem in stems if is_id(stem, "sbx")} | self._cgroups.sandboxes()
 
     async def close(self) -> None:
@@ -292,7 +293,7 @@ class CommandLine:
             return None
 
     def _records(self, sandbox_id: SandboxId) -> Sequence[Path]:
-        # Anywhere in the name: gVisor's control socket is runsc-<id>.sock, and ids are of one length.
+        # runsc has <id>_sandbox:<id>.state and .lock, and runsc-<id>.sock. No id is a part of another.
         return tuple(path for path in _entries(self._state) if sandbox_id in path.name)
 
     def _adopt(self, sandbox_id: SandboxId) -> None:
