@@ -155,7 +155,7 @@ class CrashServer(Server):
         Returns when the server answers again and the call has ended.
         """
         self.arm(step)
-        with _calling(act) as call:
+        with calling(act) as call:
             eventually(f"{step} is reached (was it renamed?)", lambda: self.stopped(step.part) or not call.running)
             assert self.stopped(step.part), f"the call ended before it came to {step}: {call.told}"
             self.kill_and_restart(victim, step.part)
@@ -232,7 +232,8 @@ class _Call(Generic[T]):
 
 
 @contextmanager
-def _calling(act: Callable[[], T]) -> Generator[_Call[T]]:
+def calling(act: Callable[[], T]) -> Generator[_Call[T]]:
+    """A call under way. It has to have ended, however, a while after the block."""
     call = _Call(act)
     call.thread.start()
     try:
