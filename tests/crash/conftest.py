@@ -35,8 +35,8 @@ def crash_servers() -> Iterator[Callable[[str], tuple[CrashServer, Leftovers]]]:
 
 @pytest.fixture
 def runtime(request: pytest.FixtureRequest) -> str:
-    """`crun`, the fastest, unless the test says otherwise."""
-    return getattr(request, "param", "crun")
+    """`crun`, the fastest, unless the test or SKERRY_TEST_CRASH_RUNTIME says otherwise."""
+    return getattr(request, "param", os.environ.get("SKERRY_TEST_CRASH_RUNTIME", "crun"))
 
 
 @pytest.fixture

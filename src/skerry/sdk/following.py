@@ -17,6 +17,7 @@ class Follower:
         self.offset = offset
         self.view: CommandView | None = None
         self._decoder = Decoder()
+        self._lost_bytes = 0
         self._kept: dict[str, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
 
     def take(self, chunk: bytes) -> Iterator[Output | Lost]:
@@ -34,6 +35,7 @@ class Follower:
                 gap = json.loads(event.data)
                 lost = Lost(int(gap["offset"]), int(gap["length"]))
                 self.offset = lost.offset + lost.length
+                self._lost_bytes += lost.length
                 yield lost
             elif event.name == "end":
                 self.view = CommandView.model_validate_json(event.data)
@@ -55,6 +57,7 @@ class Follower:
         return bytes(self._kept[stream])
 
     def ended(self) -> CommandView:
+        """The command's end. `lost_bytes` counts what was lost since the first offset, over all connections."""
         if self.view is None:
             raise ProtocolError("The stream ended without the command's end.")
-        return self.view
+        return self.view.model_copy(update={"lost_bytes": self._lost_bytes})
