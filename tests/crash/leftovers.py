@@ -1,4 +1,4 @@
-"""All that an instance with its server running holds of the host, as lines: for the check that a crash leaked nothing."""
+"""All that an instance with its server running holds of the host, as lines: to see that a crash leaked nothing."""
 
 import subprocess
 from dataclasses import astuple

@@ -99,9 +99,9 @@ def test_f34_output_on_a_full_disk_is_counted_and_the_exit_is_true(disk: SmallDi
 def test_f34_a_full_disk_refuses_and_the_server_goes_on(disk: SmallDisk, box: Sandbox) -> None:
     pids = {part: disk.server.pid(part) for part in ("api", "node")}
     with disk.full(), disk.server.only_client() as client:
-        with pytest.raises((Unavailable, TooBusy), match="disk|full|room|space"):
+        with pytest.raises((Unavailable, TooBusy), match=r"disk|full|room|space"):
             client.create()
-        with pytest.raises((Unavailable, TooBusy), match="disk|full|room|space"):
+        with pytest.raises((Unavailable, TooBusy), match=r"disk|full|room|space"):
             box.commands.run("true")
         assert client.capabilities().runtime == "crun"
         assert [found.id for found in client.list()] == [box.id]
@@ -126,7 +126,7 @@ def test_f34_a_destroy_on_a_full_disk_is_done_when_there_is_room(disk: SmallDisk
 
 def test_f34_an_upload_beyond_the_limit_is_refused_and_the_file_before_stays(box: Sandbox) -> None:
     box.files.write("data", b"before")
-    with pytest.raises(SkerryError, match="space|quota|limit") as refused:
+    with pytest.raises(SkerryError, match=r"space|quota|limit") as refused:
         box.files.write("data", os.urandom(_MIB) * 80)
     assert refused.value.message
     assert box.files.read("data") == b"before"
@@ -162,5 +162,3 @@ def test_f34_a_full_pool_takes_no_sandbox_and_takes_one_when_there_is_room(disk:
         eventually("there is room again", fits, within_s=SETTLED_S, every_s=0.5)
         for box in disk.server.settled(client):
             box.destroy()
-
-
