@@ -58,6 +58,8 @@ class Server:
         )
         self._process: subprocess.Popen[bytes] | None = None
         self.log = self.config.home / "serve.log"
+        self.extra_env: dict[str, str] = {}
+        self.launcher: tuple[str, ...] = ()  # what starts the program, where it is not this process alone
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
@@ -66,10 +68,10 @@ class Server:
         self.config.home.mkdir(parents=True, exist_ok=True)
         self._place_sbxd()
         instance.url_file(self.config).unlink(missing_ok=True)
-        with self.log.open("wb") as sink:
+        with self.log.open("ab") as sink:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "skerry", "serve"],
-                env={**os.environ, **environment(self.config)},
+                [*self.launcher, sys.executable, "-m", "skerry", "serve"],
+                env={**os.environ, **environment(self.config), **self.extra_env},
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=sink,

@@ -59,6 +59,15 @@ def test_events_are_the_same_in_whatever_pieces_they_arrive(cuts: list[int]) -> 
     assert (follower.offset, follower.ended().exit_code) == (14, 0)
 
 
+def test_what_was_lost_is_counted_over_all_connections() -> None:
+    follower = Follower(0)
+    list(follower.take(b'id: 5\nevent: lost\ndata: {"offset": 0, "length": 5}\n\n'))
+    follower.reconnect()
+    list(follower.take(b'id: 9\nevent: lost\ndata: {"offset": 6, "length": 3}\n\n'))
+    list(follower.take(f"event: end\ndata: {CommandView.model_validate(VIEW).model_dump_json()}\n\n".encode()))
+    assert follower.ended().lost_bytes == 8
+
+
 def test_half_an_event_of_a_broken_connection_is_forgotten() -> None:
     follower = Follower(0)
     assert list(follower.take(STREAM[:40])) == []

@@ -46,7 +46,11 @@ async def flax_events(deps: Deps, started: Started) -> AsyncIterator[bytes]:
 
 
 async def native_events(deps: Deps, command: Command, offset: int) -> AsyncIterator[bytes]:
-    """`stdout` and `stderr` (base64), `lost`, `end` (the command, without output) or `error`; ids are offsets."""
+    """`stdout` and `stderr` (base64), `lost`, `end` (the command, without output) or `error`; ids are offsets.
+
+    `lost_bytes` of the end counts from `offset` on, as the events before it do.
+    """
+    lost_bytes = 0
     try:
         async with closing(commands.follow(deps, command, offset)) as found:
             async for each in found:
@@ -54,10 +58,12 @@ async def native_events(deps: Deps, command: Command, offset: int) -> AsyncItera
                     case Output(channel, start, data):
                         yield event_base64("stderr" if channel == 2 else "stdout", data, start + len(data))
                     case Lost(start, length):
+                        lost_bytes += length
                         yield event("lost", json.dumps({"offset": start, "length": length}), start + length)
                     case Exit():
                         ended = await endings.end_command(deps, command, each)
-                        yield event("end", command_view(ended).model_dump_json(), each.offset)
+                        view = command_view(ended).model_copy(update={"lost_bytes": lost_bytes})
+                        yield event("end", view.model_dump_json(), each.offset)
     except SkerryError as error:
         yield event("error", json.dumps({"code": error.code, "message": error.message}))
 

@@ -11,13 +11,16 @@ from skerry.wire.commands import CommandView
 
 
 class Follower:
-    """`offset` is where to go on after a broken connection; `view` is set once the end was seen."""
+    """`offset` is where to go on after a broken connection; `view` is set once the end was seen.
+
+    `lost_bytes` counts what was lost since the first offset, over all connections.
+    """
 
     def __init__(self, offset: int) -> None:
         self.offset = offset
         self.view: CommandView | None = None
-        self.lost_bytes = 0
         self._decoder = Decoder()
+        self.lost_bytes = 0
         self._kept: dict[str, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
 
     def take(self, chunk: bytes) -> Iterator[Output | Lost]:
@@ -57,6 +60,7 @@ class Follower:
         return bytes(self._kept[stream])
 
     def ended(self) -> CommandView:
+        """The command's end, with `lost_bytes` as counted here."""
         if self.view is None:
             raise ProtocolError("The stream ended without the command's end.")
-        return self.view
+        return self.view.model_copy(update={"lost_bytes": self.lost_bytes})

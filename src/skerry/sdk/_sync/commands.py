@@ -57,7 +57,7 @@ class RunningCommand:
                         sink(event.data)
         self._view = follower.ended()
         stdout, stderr = follower.collected("stdout"), follower.collected("stderr")
-        return result_from(self._view, stdout, stderr, follower.lost_bytes)
+        return result_from(self._view, stdout, stderr)
 
     def poll(self) -> CommandResult:
         """The state now, with the output so far (1 MiB of each stream)."""

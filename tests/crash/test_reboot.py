@@ -1,0 +1,127 @@
+"""The host is restarted: nothing that ran is there any more, no mount, no namespace, and the boot has another id.
+
+The server lives in a mount namespace of its own, in which the boot's id is what the test says. Killing everything in it
+takes all mounts and network namespaces along, as the end of a kernel does.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from acceptance.servers import eventually
+from crash.instances import SETTLED_S, CrashServer, after, calling
+
+from skerry import Conflict
+
+# The second /proc, because the kernel lets a user namespace mount one only where it sees one that nothing covers.
+_LAUNCH = 'mount --bind "$1" /proc/sys/kernel/random/boot_id && mount -t proc proc "$2" && shift 2 && exec "$@"'
+
+
+class Host:
+    """A server on a host that can be restarted."""
+
+    def __init__(self, runtime: str) -> None:
+        self.server = CrashServer(runtime, "reboot")
+        self._boot_id = self.server.config.home / "boot_id"
+        unshare = ("unshare", "--mount", "--propagation", "slave", "sh", "-c", _LAUNCH, "sh")
+        self._bare_proc = self.server.config.home / "proc"
+        self.server.launcher = (*unshare, str(self._boot_id), str(self._bare_proc))
+
+    def boot(self) -> None:
+        self.server.config.home.mkdir(mode=0o711, exist_ok=True)
+        self._bare_proc.mkdir(exist_ok=True)
+        self._boot_id.write_text(f"{uuid.uuid4()}\n")
+        self.server.start()
+
+    def power_off(self) -> None:
+        """At once, and without a word to anybody."""
+        os.kill(self.server.pid("node"), signal.SIGSTOP)  # it must not notice the deaths of its sandboxes
+        for pid in self._sandboxed():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.server.kill("supervisor")
+        eventually("nothing runs any more", lambda: not self._sandboxed() and not self.server.orphans())
+        for directory in sorted(self._cgroups(), key=lambda path: len(path.parts), reverse=True):
+            directory.rmdir()
+        table = f"skerry_{self.server.config.instance}"
+        subprocess.run(["nft", "delete", "table", "inet", table], check=True, capture_output=True)
+        for entry in sorted(self.server.config.run_dir.rglob("*"), reverse=True):
+            entry.rmdir() if entry.is_dir() else entry.unlink()
+
+    def _cgroups(self) -> list[Path]:
+        # Version 1 has a tree for each controller, version 2 one for all; sandboxes may have directories of their own.
+        root, name = Path("/sys/fs/cgroup"), f"skerry-{self.server.config.instance}"
+        tops = [*root.glob(f"{name}/"), *root.glob(f"*/{name}/"), *root.glob(f"*/*/{name}/")]
+        return [directory for top in tops for directory in (top, *(p for p in top.rglob("*") if p.is_dir()))]
+
+    def _sandboxed(self) -> set[int]:
+        found: set[int] = set()
+        for directory in self._cgroups():
+            found |= {int(pid) for pid in (directory / "cgroup.procs").read_text().split()}
+        return found
+
+    def files_of(self, sandbox_id: str) -> Path:
+        """Where a sandbox's files lie, seen as the node sees them."""
+        pool = self.server.config.pool_dir.absolute()
+        return Path(f"/proc/{self.server.pid('node')}/root{pool}/sandboxes/{sandbox_id}")
+
+
+@pytest.fixture
+def host(runtime: str) -> Iterator[Host]:
+    if os.geteuid() != 0:
+        pytest.skip("sandboxes need root")
+    host = Host(runtime)
+    host.server.prepare()
+    host.boot()
+    with host.server.client() as client:
+        for box in host.server.settled(client):
+            box.destroy()
+    yield host
+    host.server.stop()
+
+
+@pytest.mark.parametrize("runtime", ["crun", "runsc"], indirect=True)
+def test_f34_a_restart_of_the_host_fails_what_ran_and_keeps_its_files(host: Host) -> None:
+    with host.server.client() as client:
+        box = client.create()
+        box.files.write("kept", b"kept")
+        running = box.commands.start("echo before; sleep 600")
+        eventually("it has printed", lambda: running.poll().stdout == "before\n")
+        host.power_off()
+        host.boot()
+
+        eventually("it is told", lambda: box.refresh().status == "failed", within_s=SETTLED_S)
+        assert box.info.reason == "host_restart"
+        assert box.info.message
+        ended = running.wait()
+        assert (ended.status, ended.reason, ended.exit_code) == ("failed", "sandbox_gone", None)
+        assert ended.stdout == "before\n"
+        with pytest.raises(Conflict, match="host_restart"):
+            box.commands.run("true")
+        assert (host.files_of(box.id) / "workspace" / "kept").read_bytes() == b"kept"
+
+        box.destroy()
+        assert box.refresh().status == "destroyed"
+        assert not host.files_of(box.id).exists()
+        with client.create() as another:
+            assert another.commands.run("echo works").stdout == "works\n"
+
+
+@pytest.mark.parametrize("where", ["node.layers:Layers.create", "node.steps:start", "node.supervisor:Supervisor._make"])
+def test_f34_a_restart_of_the_host_undoes_a_create_that_it_interrupted(host: Host, where: str) -> None:
+    with host.server.only_client() as client:
+        host.server.arm(after("node", where))
+        with calling(client.create):
+            eventually("the create is half done", lambda: host.server.stopped("node"))
+            host.power_off()
+        host.boot()
+        (box,) = host.server.settled(client)
+        assert (box.status, box.info.reason) == ("failed", "create")
+        eventually("its files are gone", lambda: not host.files_of(box.id).exists(), within_s=SETTLED_S)
+        with client.create() as another:
+            assert another.commands.run("echo works").stdout == "works\n"
