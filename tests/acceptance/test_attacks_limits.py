@@ -19,7 +19,7 @@ from acceptance.hostile import (
 from acceptance.marks import on_both
 from acceptance.servers import Server, eventually
 
-from skerry import GuestError, NotFound, Sandbox, Skerry, SkerryError
+from skerry import GuestError, Sandbox, Skerry, SkerryError
 
 pytestmark = pytest.mark.slow
 
@@ -46,11 +46,13 @@ time.sleep(100)
 
 @on_both
 @as_root_and_user
-def test_processes_are_counted_and_a_kill_makes_room_again(server: Server, attacker: Sandbox, user: str) -> None:
+def test_processes_are_counted_and_a_kill_makes_room_again(
+    server: Server, attacker: Sandbox, user: str, runtime: str
+) -> None:
     holding = attacker.commands.start(["python3", "-c", FILL_PROCESSES], user=user, timeout_s=90)
     eventually("more are refused", lambda: holding.poll().stdout != "", within_s=60, every_s=0.3)
     made, error = map(int, holding.poll().stdout.split())
-    assert error == errno.EAGAIN
+    assert error == (errno.EAGAIN if runtime == "crun" else errno.EPERM)  # gVisor's posix_spawn tells it so
     assert server.config.processes * 0.8 < made <= server.config.processes
     meanwhile = attacker.commands.run(["true"])
     assert meanwhile.ok or meanwhile.reason == "not_started", meanwhile
@@ -245,14 +247,3 @@ def test_using_up_a_table_of_the_kernel_stays_inside(attacker: Sandbox, user: st
 def test_shared_memory_is_bounded_by_the_memory_limit(attacker: Sandbox) -> None:
     attacker.commands.run("head -c 400M /dev/zero > /dev/shm/fill", timeout_s=60)
     answers_or_says_why(attacker, ["oom"])
-
-
-def test_a_dead_sandbox_is_destroyed_like_any_other(client: Skerry) -> None:
-    box = client.create("python", memory_mb=128)
-    arm(box)
-    box.commands.run([WORKSPACE_PROGRAM, "memory_hog"])
-    eventually("it is dead", lambda: box.refresh().status == "failed")
-    box.destroy()
-    with pytest.raises(NotFound):
-        client.get("sbx_" + "0" * 20)
-    assert box.id not in [one.id for one in client.list()]
