@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <linux/keyctl.h>
 #include <sched.h>
 #include <signal.h>
@@ -28,6 +29,14 @@ static long clone_with(unsigned long flags) {
 	return pid;
 }
 
+static long clone3_user(void) {
+	unsigned long long arguments[8] = {CLONE_NEWUSER, 0, 0, 0, SIGCHLD};
+	long pid = syscall(435, arguments, sizeof arguments);
+	if (pid == 0)
+		_exit(0);
+	return pid;
+}
+
 static long by_handle(void) {
 	struct { unsigned bytes; int type; unsigned long inode; } handle = {8, 1, 2};
 	return syscall(SYS_open_by_handle_at, AT_FDCWD, &handle, O_RDONLY);
@@ -46,6 +55,7 @@ static long try(const char *name) {
 	if (IS("unshare_user")) return unshare(CLONE_NEWUSER);
 	if (IS("unshare_mount")) return unshare(CLONE_NEWNS);
 	if (IS("clone_user")) return clone_with(CLONE_NEWUSER);
+	if (IS("clone3_user")) return clone3_user();
 	if (IS("clone_net")) return clone_with(CLONE_NEWNET);
 	if (IS("setns")) return setns(open("/proc/1/ns/mnt", O_RDONLY), 0);
 	if (IS("bpf")) return syscall(SYS_bpf, 0, zeros, sizeof zeros);
@@ -87,6 +97,21 @@ static long try(const char *name) {
 #undef IS
 }
 
+static void *nothing(void *argument) {
+	return argument;
+}
+
+static int threads(void) {
+	for (int i = 0; i < 3; i++) {
+		pthread_t thread;
+		int failed = pthread_create(&thread, NULL, nothing, NULL);
+		if (failed)
+			return failed;
+		pthread_join(thread, NULL);
+	}
+	return 0;
+}
+
 static void fork_bomb(void) {
 	time_t end = time(NULL) + 2;
 	long refused = 0;
@@ -125,6 +150,8 @@ int main(int argc, char **argv) {
 		return 0;
 	}
 	for (int i = 1; i < argc; i++) {
+		if (strcmp(argv[i], "threads") == 0)
+			return threads();
 		if (strcmp(argv[i], "fork_bomb") == 0)
 			fork_bomb();
 		if (strcmp(argv[i], "memory_hog") == 0)

@@ -1,6 +1,7 @@
 """Real sandboxes for the tests of runtimes: a busybox root, a stand-in for sbxd, an own home and network namespace."""
 
 import asyncio
+import atexit
 import os
 import shutil
 import socket
@@ -38,7 +39,9 @@ class Ended:
 @cache
 def static_program(name: str) -> Path:
     """A program of these tests, compiled to one static binary, once a test run."""
-    target = Path(tempfile.mkdtemp(prefix="skerry-test-")) / name
+    directory = tempfile.mkdtemp(prefix="skerry-test-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    target = Path(directory) / name
     subprocess.run(["gcc", "-O1", "-static", "-o", target, HERE / f"{name}.c"], check=True)
     return target
 
