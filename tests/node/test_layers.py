@@ -6,12 +6,12 @@ import ctypes
 import errno
 import os
 import subprocess
-import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from layers_home import FIRST, SECOND, SMALL, fill, owner_of, temporary_home
 
 from skerry.config import Config
 from skerry.model.bundle import IdRange
@@ -20,25 +20,14 @@ from skerry.model.ids import SandboxId, new_sandbox_id
 from skerry.model.sandbox import Limits
 from skerry.node import btrfs, mounts, quota
 from skerry.node.layers import Layers
-from skerry.node.pool import open_pool
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
-
-SMALL = Limits(disk_mb=64, inodes=100_000)
-FIRST = IdRange(1_000_000)
-SECOND = IdRange(1_065_536)
 
 
 @pytest.fixture
 def config() -> Iterator[Config]:
-    home = Path(tempfile.mkdtemp(prefix="skerry-layers-"))
-    yield Config(home=home, pool_mb=1024)
-    assert mounts.mounts_under(home) == [], "a mount was left behind"
-    deadline = time.monotonic() + 30  # the kernel detaches it in the background
-    while left := [d for d in loop_files() if d.startswith(str(home))]:
-        assert time.monotonic() < deadline, f"a loop device was left behind: {left}"
-        time.sleep(0.05)
-    subprocess.run(["rm", "-rf", home], check=True)
+    with temporary_home() as config:
+        yield config
 
 
 @pytest.fixture
@@ -61,35 +50,6 @@ def template(layers: Layers) -> Path:
     os.chown(root / "etc/os-release", 0, 42)
     layers.pool.trees.seal_image(root)
     return root
-
-
-def loop_files() -> list[str]:
-    found = []
-    for file in Path("/sys/block").glob("loop*/loop/backing_file"):
-        try:
-            found.append(file.read_text().strip())
-        except OSError:
-            continue
-    return found
-
-
-def owner_of(ids: IdRange | None) -> int:
-    return ids.base if ids else 0
-
-
-def fill(path: Path, size: int) -> int:
-    """Write until `size` or an error; the errno, or 0."""
-    block = os.urandom(1 << 20)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
-    try:
-        for _ in range(size >> 20):
-            os.write(fd, block)
-        os.fsync(fd)
-    except OSError as error:
-        return error.errno or -1
-    finally:
-        os.close(fd)
-    return 0
 
 
 def test_a_pool_says_how_it_limits_disks(layers: Layers) -> None:
@@ -368,67 +328,6 @@ async def test_a_second_node_finds_the_pool_that_a_killed_one_left(
     assert await second.list() == {sandbox_id}
 
 
-async def test_a_loop_device_left_by_a_crash_is_detached(config: Config) -> None:
-    layers = Layers(config)
-    await layers.open()
-    await layers.close()
-    subprocess.run(["losetup", "--find", config.home / "pool.img"], check=True)
-    subprocess.run(["losetup", "--find", config.home / "pool.img"], check=True)
-    await layers.open()
-    assert loop_files().count(str(config.home / "pool.img")) == 1
-    await layers.close()
-
-
-async def test_a_half_made_image_is_made_anew(config: Config) -> None:
-    (config.home / "pool.img.new").write_bytes(b"half")
-    layers = Layers(config)
-    await layers.open()
-    assert not (config.home / "pool.img.new").exists()
-    await layers.close()
-
-
-async def test_a_larger_pool_setting_grows_the_image_mounted_or_not(config: Config) -> None:
-    layers = Layers(config)
-    await layers.open()
-    size = os.statvfs(config.pool_dir).f_blocks
-    larger = Layers(config.model_copy(update={"pool_mb": 1536}))
-    await larger.open()
-    assert os.statvfs(config.pool_dir).f_blocks == size * 3 // 2
-    await larger.close()
-    largest = Layers(config.model_copy(update={"pool_mb": 2048}))
-    await largest.open()
-    assert os.statvfs(config.pool_dir).f_blocks == size * 2
-    await largest.close()
-
-
-async def test_a_home_may_have_any_name_and_be_reached_by_a_link(config: Config) -> None:
-    odd = config.home / "a b,c:d\\e😀"
-    odd.mkdir()
-    (config.home / "link").symlink_to(odd)
-    layers = Layers(Config(home=config.home / "link", pool_mb=1024))
-    await layers.open()
-    await layers.open()
-    template = layers.pool.images / "template"
-    template.mkdir()
-    for ids in (None, FIRST):
-        rootfs = await layers.create(new_sandbox_id(), template, SMALL, ids)
-        with mounts.acting_as(owner_of(ids)):
-            (rootfs.root / "file").touch()
-    assert len(mounts.mounts_under(odd)) == 4  # the pool, two roots, one mapped workspace
-    await layers.close()
-    assert mounts.mounts_under(odd) == []
-
-
-async def test_something_else_mounted_there_is_refused(config: Config) -> None:
-    config.pool_dir.mkdir()
-    mounts.mount("tmpfs", config.pool_dir, "tmpfs")
-    try:
-        with pytest.raises(Refused, match="tmpfs is mounted there"):
-            await Layers(config).open()
-    finally:
-        mounts.unmount_all(config.pool_dir)
-
-
 async def test_a_full_pool_takes_no_new_sandbox(layers: Layers, template: Path) -> None:
     rootfs = await layers.create(new_sandbox_id(), template, Limits(disk_mb=4096))
     free = await layers.free_bytes()
@@ -485,27 +384,6 @@ async def test_the_idmap_probe_mounts_for_real(layers: Layers) -> None:
     probes = await layers.probes()
     assert [probe.ok for probe in probes] == [True, True]
     assert os.listdir(layers.pool.mounts) == [] and os.listdir(layers.pool.sandboxes) == []
-
-
-def test_full_qgroups_are_taken_as_they_are(config: Config) -> None:
-    pool = open_pool(config)
-    subprocess.run(["btrfs", "quota", "disable", pool.path], check=True)
-    subprocess.run(["btrfs", "quota", "enable", pool.path], check=True)
-    assert open_pool(config).trees.disk_limit == "qgroup"
-
-    async def fill_one() -> None:
-        layers = Layers(config)
-        await layers.open()
-        root = layers.pool.images / "template"
-        root.mkdir()
-        rootfs = await layers.create(new_sandbox_id(), root, SMALL)
-        assert fill(rootfs.workspace / "a", 40 << 20) == 0
-        assert fill(rootfs.root / "b", 40 << 20) == errno.EDQUOT
-        for sandbox_id in await layers.list():
-            await layers.destroy(sandbox_id)
-        await layers.close()
-
-    asyncio.run(fill_one())
 
 
 def test_the_thread_is_root_again_after_an_idmapped_mount() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from skerry.config import Config
 from skerry.model.capability import Probe
 from skerry.model.errors import Refused
-from skerry.node import btrfs, mounts, quota
+from skerry.node import btrfs, loops, mounts, quota
 from skerry.node.trees import BtrfsTrees, PlainTrees, Trees
 
 _MIB = 1 << 20
@@ -114,14 +114,18 @@ def _bind(path: Path) -> None:
 
 def _open_image(path: Path, image: Path, size_bytes: int) -> Pool:
     _make_image(image, size_bytes)
-    device = _mounted_device(path, image)
-    if device is None:
-        for stale in _loop_devices(image):
-            # A crash between attaching and mounting left it, or an image of this name that has been deleted since.
-            _run("losetup", "--detach", stale)
-        device = _attach_and_mount(path, image)
-    else:
-        _run("losetup", "--set-capacity", device)
+    image = image.resolve()  # as the kernel names it
+    try:
+        with loops.found(image) as devices:
+            if mounts.is_mount_root(path):
+                _require_own(path, devices)
+            else:
+                _mount(path, image, devices)
+            for device in devices:
+                loops.take_new_size(device)
+                loops.release(device)  # it stays while it is mounted; one that a crash left goes
+    except OSError as error:
+        raise Refused(f"The pool {image} cannot be mounted: {error}. `dmesg` says more.") from error
     btrfs.grow(path)
     kind = quota.enable(path, full=True) or "none"
     return Pool(path, image, BtrfsTrees(path, kind), _image_probe(image, kind))
@@ -155,44 +159,24 @@ def _make_image(image: Path, size_bytes: int) -> None:
         os.truncate(image, size_bytes)
 
 
-def _mounted_device(path: Path, image: Path) -> str | None:
-    """The loop device mounted at `path`, None if nothing is.
-
-    Raises:
-        Refused: Something that is not our image is mounted there.
-    """
-    if not mounts.is_mount_root(path):
-        return None
+def _require_own(path: Path, devices: list[str]) -> None:
     source = [entry for entry in mounts.mounts_under(path) if entry.target == path.resolve()][-1].source
-    if source in _loop_devices(image):
-        return source
-    raise Refused(f"{path} should hold the pool, but {source} is mounted there. Unmount it and start again.")
+    if source not in devices:
+        raise Refused(f"{path} should hold the pool, but {source} is mounted there. Unmount it and start again.")
 
 
-def _attach_and_mount(path: Path, image: Path) -> str:
-    try:
-        device = _run("losetup", "--find", "--show", "--direct-io=on", os.fspath(image)).strip()
-    except Refused:  # the file system below knows no direct I/O
-        device = _run("losetup", "--find", "--show", os.fspath(image)).strip()
-    try:
-        mounts.mount(device, path, "btrfs", _FLAGS, _OPTIONS)
-        mounts.make_shared(path)
-    except OSError as error:
-        raise Refused(f"The pool {image} cannot be mounted: {error}. `dmesg` says more.") from error
-    finally:
-        _run("losetup", "--detach", device)  # takes effect when the last mount goes
-    return device
+def _mount(path: Path, image: Path, devices: list[str]) -> None:
+    """Mount the image, by a device that is on it already if possible: a copy of an old mount may still use that one."""
+    for device in devices:
+        with contextlib.suppress(OSError):
+            return _mount_device(path, device)
+    with loops.attached(image) as device:
+        return _mount_device(path, device)
 
 
-def _loop_devices(image: Path) -> list[str]:
-    """Loop devices whose backing file has, or had, this path."""
-    found: list[str] = []
-    for file in Path("/sys/block").glob("loop*/loop/backing_file"):
-        with contextlib.suppress(OSError):  # detached meanwhile
-            backing = os.fsdecode(file.read_bytes()).removesuffix("\n").removesuffix(" (deleted)")
-            if backing == os.fspath(image.resolve()):
-                found.append(f"/dev/{file.parts[-3]}")
-    return found
+def _mount_device(path: Path, device: str) -> None:
+    mounts.mount(device, path, "btrfs", _FLAGS, _OPTIONS)
+    mounts.make_shared(path)
 
 
 def _cannot_btrfs() -> str | None:
