@@ -127,11 +127,6 @@ static bool valid_id(const char *id) {
            strspn(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-") == n;
 }
 
-static char *run_text(struct run *r, const char *text) {
-    char *copy = run_alloc(r, strlen(text) + 1);
-    return copy ? strcpy(copy, text) : NULL;
-}
-
 /* NULL, or what is wrong with the request. */
 static const char *fill_argv(struct run *r, const struct json *request) {
     bool bad = false;
@@ -144,11 +139,11 @@ static const char *fill_argv(struct run *r, const struct json *request) {
     if (shell) {
         r->argv[0] = (char *)"/bin/sh";
         r->argv[1] = (char *)"-c";
-        return (r->argv[2] = run_text(r, shell)) ? NULL : "the shell text is too long";
+        return (r->argv[2] = run_text(r, shell, "")) ? NULL : "the shell text is too long";
     }
     for (const struct json *v = argv->child; v; v = v->next) {
         if (v->type != JSON_STRING || v->has_nul) return "argv holds texts without NUL";
-        if (!(r->argv[i++] = run_text(r, v->text))) return "the arguments are too long";
+        if (!(r->argv[i++] = run_text(r, v->text, ""))) return "the arguments are too long";
     }
     return NULL;
 }
@@ -164,7 +159,7 @@ static const char *fill_run(struct run *r, const struct json *request, const cha
     if (bad || *cwd != '/' || (tty && tty->type != JSON_OBJECT)) return "cwd is an absolute path, user a text, tty an object";
     if (!env_is_valid(env)) return "env maps names without = to texts";
     if (*user && !user_resolve(r, *user, home, sizeof home)) return "user";
-    if (!(r->cwd = run_text(r, cwd)) || !config_build_env(r, env, home)) return "the environment is too large";
+    if (!(r->cwd = run_text(r, cwd, "")) || !config_build_env(r, env, home)) return "the environment is too large";
     return fill_argv(r, request);
 }
 

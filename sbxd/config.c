@@ -28,11 +28,9 @@ bool env_is_valid(const struct json *env) {
 
 static bool put_env(struct run *r, size_t *count, const char *name, const char *value) {
     size_t n = strlen(name), i = 0;
-    char *text = run_alloc(r, n + strlen(value) + 2);
-    if (!text) return false;
-    memcpy(text, name, n);
-    text[n] = '=';
-    strcpy(text + n + 1, value);
+    char *text = run_text(r, name, "="), *rest = text ? run_text(r, value, "") : NULL;
+    if (!rest) return false;
+    memmove(rest - 1, rest, strlen(rest) + 1); /* over the NUL between the two */
     while (i < *count && strncmp(r->env[i], text, n + 1) != 0) i++;
     r->env[i] = text;
     *count += i == *count;

@@ -17,7 +17,7 @@
 #include "keeping.h"
 #include "tree.h"
 
-enum { SPARES = 2, MOST_SPARES = 16, SWEEP_MS = 5, KEEP_SHARED = 65536 };
+enum { SPARES = 2, MOST_SPARES = 8, SWEEP_MS = 5, KEEP_SHARED = 65536 };
 static const int64_t UNUSED_NS = 10000000000;
 
 static struct keeper *keepers;
@@ -138,9 +138,10 @@ void keepers_init(keeper_news *told) {
 }
 
 struct keeper *keeper_take(void) {
-    if (!free_count && !keeper_fork()) return NULL;
     struct keeper *k = keepers;
-    while (k->busy) k = k->next;
+    while (k && (k->busy || !k->pid)) k = k->next; /* a dead one waits for the end of its socket to be seen */
+    if (!k && !keeper_fork()) return NULL;
+    k = k ? k : keepers;
     k->busy = true;
     last_taken_ns = now_ns();
     free_count--;

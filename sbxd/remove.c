@@ -44,11 +44,11 @@ static int descend(struct removal *r, const char *name) {
         r->levels = realloc(r->levels, r->room * sizeof *r->levels);
         if (!r->levels) _exit(70);
     }
-    if (r->depth > HELD_OPEN) {
-        closedir(r->levels[r->depth - 1].dir);
-        r->levels[r->depth - 1].dir = NULL;
-    }
     r->levels[r->depth++] = (struct level){dir, strdup(name), st.st_dev, st.st_ino};
+    if (r->depth - 1 > HELD_OPEN) { /* not before: `name` lies in what this frees */
+        closedir(r->levels[r->depth - 2].dir);
+        r->levels[r->depth - 2].dir = NULL;
+    }
     return 0;
 }
 

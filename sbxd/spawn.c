@@ -17,11 +17,20 @@ struct child {
 };
 
 void *run_alloc(struct run *r, size_t size) {
-    size = (size + 15) & ~(size_t)15;
-    if (size > RUN_SIZE - r->used) return NULL;
-    void *p = (char *)r + r->used;
-    r->used += size;
-    return memset(p, 0, size); /* an earlier command's bytes may lie here */
+    size_t at = (r->used + 15) & ~(size_t)15;
+    if (at > RUN_SIZE || size > RUN_SIZE - at) return NULL;
+    r->used = at + size;
+    return memset((char *)r + at, 0, size); /* an earlier command's bytes may lie here */
+}
+
+char *run_text(struct run *r, const char *a, const char *b) {
+    size_t n = strlen(a), m = strlen(b);
+    if (n + m + 1 > RUN_SIZE - r->used) return NULL;
+    char *text = (char *)r + r->used;
+    r->used += n + m + 1;
+    memcpy(text, a, n);
+    memcpy(text + n, b, m + 1);
+    return text;
 }
 
 /* Below runs in the child, which shares its memory with the keeper until exec: no allocation, no locks, no libc state.

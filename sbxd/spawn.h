@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-enum { RUN_SIZE = 4 << 20, RUN_GROUPS = 64 };
+enum { RUN_SIZE = 1 << 20, RUN_GROUPS = 64 };
 enum run_stage { STAGE_FORK = 1, STAGE_TTY, STAGE_USER, STAGE_CWD, STAGE_EXEC };
 
 struct run {
@@ -25,6 +25,7 @@ struct run {
     size_t used; /* bytes taken of this RUN_SIZE block, the strings after this struct included */
 };
 
-void *run_alloc(struct run *r, size_t size); /* NULL when the block is full */
+void *run_alloc(struct run *r, size_t size); /* zeroed, for any type; NULL when the block is full */
+char *run_text(struct run *r, const char *a, const char *b); /* both texts joined; NULL likewise */
 void spawn(struct run *r, const int fds[3]); /* fds: stdin (-1: the keeper's own /dev/null), stdout, stderr */
 #endif

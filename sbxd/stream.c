@@ -149,7 +149,8 @@ static const char *code_of(int error) {
     case EBUSY: case ETXTBSY: return "busy";
     case ECONNREFUSED: return "refused";
     case ENXIO: case ENODEV: return "not_a_file";
-    case EINVAL: return "invalid";
+    case E2BIG: return "limit";
+    case EINVAL: case ENOEXEC: return "invalid";
     default: return "io";
     }
 }

@@ -235,12 +235,13 @@ class Daemon:
         with self.stderr_path.open("wb") as stderr:
             self.process = subprocess.Popen(
                 [binary, "init", "--name", self.name, "--server", str(self.server_path)],
-                stdin=theirs,
-                stdout=theirs,
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
                 stderr=stderr,
             )
         theirs.close()
         self.stdio = ours
+        self.sockets = [ours]
 
     def first_client(self) -> Client:
         client = Client(self.stdio)
@@ -249,6 +250,7 @@ class Daemon:
 
     def dial(self) -> socket.socket:
         sock = socket.socket(socket.AF_UNIX)
+        self.sockets.append(sock)
         sock.connect("\0" + self.name)
         return sock
 
@@ -261,7 +263,8 @@ class Daemon:
         return children_of(self.process.pid)
 
     def stop(self) -> None:
-        self.stdio.close()
+        for sock in self.sockets:
+            sock.close()
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(10)
 
@@ -269,15 +272,14 @@ class Daemon:
 def stat_fields(pid: int | str) -> list[str]:
     """The fields of /proc/pid/stat from the state on; empty when there is no such process."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            return stat.read().decode(errors="replace").rpartition(")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_bytes().decode(errors="replace").rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return []
 
 
 def process_table() -> dict[int, int]:
     """Every process and its parent, at one look."""
-    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    pids = [int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit()]
     return {pid: int(f[1]) for pid in pids if (f := stat_fields(pid))}
 
 

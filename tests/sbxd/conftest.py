@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from client import Client, Daemon, is_alive, until
+from sbxd.client import Client, Daemon, is_alive, until
 
 SBXD = Path(__file__).resolve().parents[2] / "sbxd"
 

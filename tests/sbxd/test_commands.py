@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from client import CONTROL, DATA, EOF, WINDOW, Client, Daemon, children_of, descendants_of, is_alive, until
+from sbxd.client import CONTROL, DATA, EOF, WINDOW, Client, Daemon, children_of, descendants_of, is_alive, until
 
 
 def test_a_command_tells_its_output_and_its_exit_code(client: Client) -> None:
@@ -47,7 +47,7 @@ def test_both_channels_are_counted_in_one_offset_and_stay_apart(client: Client) 
 
 
 def test_a_heredoc_with_hard_characters_reaches_the_shell(client: Client) -> None:
-    text = "it's \"$x\" `y` \\ % 🏝\nsecond"
+    text = 'it\'s "$x" `y` \\ % 🏝\nsecond'
     assert client.run("a", f"cat <<'END'\n{text}\nEND").out == (text + "\n").encode()
 
 
@@ -186,7 +186,9 @@ def test_a_bad_configuration_changes_nothing(client: Client, tmp_path: Path) -> 
 
 def test_a_user_by_name_gets_its_ids_groups_and_home(client: Client) -> None:
     wanted = subprocess.run(["id", "nobody"], capture_output=True, check=True).stdout
-    home = next(line.split(":")[5] for line in Path("/etc/passwd").read_text().splitlines() if line.startswith("nobody:"))
+    home = next(
+        line.split(":")[5] for line in Path("/etc/passwd").read_text().splitlines() if line.startswith("nobody:")
+    )
     result = client.run("a", "id; echo $HOME", user="nobody")
     assert result.out == wanted + home.encode() + b"\n"
 
@@ -209,7 +211,9 @@ def test_signals_reach_the_scope_they_name(client: Client) -> None:
 
 
 def test_a_group_signal_reaches_the_children_of_the_main_process(client: Client) -> None:
-    stream = client.exec("a", "sh -c 'trap \"echo child; exit\" TERM; echo ready; while :; do sleep 0.02; done' & wait; wait")
+    stream = client.exec(
+        "a", "sh -c 'trap \"echo child; exit\" TERM; echo ready; while :; do sleep 0.02; done' & wait; wait"
+    )
     client.read_until(stream, b"ready\n")
     client.send_json(CONTROL, stream, {"signal": signal.SIGTERM, "scope": "group"})
     assert client.finish(stream).exit["signal"] == signal.SIGTERM
@@ -217,9 +221,18 @@ def test_a_group_signal_reaches_the_children_of_the_main_process(client: Client)
 
 @pytest.mark.parametrize(
     "request_",
-    [{}, {"signal": 0}, {"signal": 65}, {"signal": 15, "scope": "all"}, {"resize": {"cols": 1, "rows": 1}}, {"kill": 1}],
+    [
+        {},
+        {"signal": 0},
+        {"signal": 65},
+        {"signal": 15, "scope": "all"},
+        {"resize": {"cols": 1, "rows": 1}},
+        {"kill": 1},
+    ],
 )
-def test_a_control_that_cannot_be_done_is_refused_and_harms_nothing(client: Client, request_: dict[str, object]) -> None:
+def test_a_control_that_cannot_be_done_is_refused_and_harms_nothing(
+    client: Client, request_: dict[str, object]
+) -> None:
     stream = client.exec("a", "sleep 0.1; echo alive")
     client.event(stream, "started")
     client.send_json(CONTROL, stream, request_)
@@ -254,11 +267,22 @@ def test_kill_reaches_every_descendant(daemon: Daemon, client: Client) -> None:
     assert descendants(daemon) == []
 
 
+BOMB = """
+import os, resource
+resource.setrlimit(resource.RLIMIT_NPROC, (100, 100))
+os.setuid(54322)
+print("up", flush=True)
+while True:
+    try:
+        os.fork()
+        os.setsid()
+    except OSError:
+        pass
+"""
+
+
 def test_kill_beats_a_fork_bomb(daemon: Daemon, client: Client) -> None:
-    bomb = "import os,resource\nresource.setrlimit(resource.RLIMIT_NPROC,(100,100))\nos.setuid(54322)\nprint('up',flush=True)\n" + (
-        "while True:\n try: os.fork(); os.setsid()\n except OSError: pass\n"
-    )
-    stream = client.exec("a", argv=["python3", "-c", bomb])
+    stream = client.exec("a", argv=["python3", "-c", BOMB])
     client.read_until(stream, b"up\n")
     until(lambda: len(descendants(daemon)) > 50)
     client.send_json(CONTROL, stream, {"kill": True})
@@ -375,3 +399,13 @@ def test_a_command_too_many_is_refused(client: Client, tmp_path: Path) -> None:
             client.event(stream, "started")
     for stream in streams[:-1]:
         assert client.finish(stream, 60).exit["code"] == 0
+
+
+def test_large_requests_are_run_or_refused_whole(client: Client) -> None:
+    many = [f"{i}" for i in range(20000)]
+    assert client.run("many", argv=["echo", *many]).out == " ".join(many).encode() + b"\n"
+    assert client.run("long", argv=["echo", "x" * 120_000]).out == b"x" * 120_000 + b"\n"
+    # One argument of more than 128 KiB is more than Linux takes.
+    assert client.run("too-long", argv=["echo", "x" * 200_000]).code == "limit"
+    assert client.run("env", argv=["true"], env={f"V{i}": "x" for i in range(4097)}).code == "invalid"
+    assert client.run("small", "echo $#; env | wc -l", env={"A": "1"}).exit["code"] == 0

@@ -11,7 +11,7 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from client import CLOSE, CREDIT, DATA, EOF, EVENT, WINDOW, Client, Daemon, until
+from sbxd.client import CLOSE, CREDIT, DATA, EOF, EVENT, WINDOW, Client, Daemon, until
 
 ODD_NAMES = [
     "🏝 emoji".encode(),
@@ -34,6 +34,10 @@ def text(name: bytes) -> str:
     return os.fsdecode(name)
 
 
+def names(directory: Path) -> list[str]:
+    return sorted(p.name for p in directory.iterdir())
+
+
 def listing(client: Client, path: str) -> list[dict[str, object]]:
     result = client.ask("list", path=path)
     entries = [json.loads(line) for line in result.content.splitlines()]
@@ -45,7 +49,13 @@ def test_a_file_comes_back_as_it_was_written(client: Client, tmp_path: Path) -> 
     content = os.urandom(3_000_000)
     path = str(tmp_path / "deep" / "er" / "file")
     info = client.write_file(path, content).closed
-    assert (info["size"], info["mode"], info["type"], info["path"], info["name"]) == (3000000, 0o644, "file", path, "file")
+    assert (info["size"], info["mode"], info["type"], info["path"], info["name"]) == (
+        3000000,
+        0o644,
+        "file",
+        path,
+        "file",
+    )
     result = client.ask("read", path=path)
     assert result.content == content
     assert result.event("stat")["size"] == result.closed["bytes"] == 3000000
@@ -78,8 +88,8 @@ def test_odd_names_go_both_ways(client: Client, tmp_path: Path) -> None:
         path = text(bytes(tmp_path) + b"/" + name)
         assert client.write_file(path, name).closed["name"] == text(name)
         assert client.ask("read", path=path).content == name
-    assert sorted(os.listdir(bytes(tmp_path))) == sorted({*ODD_NAMES, b"stderr", b"server.sock"})
-    assert sorted(os.fsencode(str(e["name"])) for e in listing(client, str(tmp_path))) == sorted(os.listdir(bytes(tmp_path)))
+    assert sorted(os.fsencode(n) for n in names(tmp_path)) == sorted({*ODD_NAMES, b"stderr", b"server.sock"})
+    assert sorted(str(e["name"]) for e in listing(client, str(tmp_path))) == names(tmp_path)
     for name in ODD_NAMES:
         assert client.ask("remove", path=text(bytes(tmp_path) + b"/" + name)).closed == {"removed": 1}
 
@@ -112,13 +122,13 @@ def test_an_aborted_write_leaves_nothing(daemon: Daemon, client: Client, tmp_pat
     stream = client.open("write", path=str(directory / "f"))
     client.send(DATA, stream, b"half")
     client.ask("stat", path="/")
-    assert len(os.listdir(directory)) == 2
+    assert len(names(directory)) == 2
     client.send_json(CLOSE, stream, {})
-    until(lambda: os.listdir(directory) == ["f"])
+    until(lambda: names(directory) == ["f"])
     second = client.open("write", path=str(directory / "g"))
     client.send(DATA, second, b"half")
     client.close()
-    until(lambda: os.listdir(directory) == ["f"])
+    until(lambda: names(directory) == ["f"])
     assert (directory / "f").read_bytes() == b"old"
 
 
@@ -133,10 +143,10 @@ def test_a_directory_that_moves_or_vanishes_during_a_write(client: Client, tmp_p
         if act == "move":
             client.send(EOF, stream)
             assert client.finish(stream).code == "not_found"
-            assert os.listdir(tmp_path / "moved") == ["f"]
+            assert names(tmp_path / "moved") == ["f"]
             (tmp_path / "moved" / "f").unlink()
         else:
-            (tmp_path / "moved" / os.listdir(tmp_path / "moved")[0]).unlink()
+            (tmp_path / "moved" / names(tmp_path / "moved")[0]).unlink()
             (tmp_path / "moved").rmdir()
             client.send(EOF, stream)
             assert client.finish(stream).code == "not_found"
@@ -154,7 +164,7 @@ def test_create_only_never_replaces(client: Client, tmp_path: Path) -> None:
     assert client.finish(stream).code == "exists"
     assert client.write_file(str(path), b"x", create_only=True).code == "exists"
     assert path.read_bytes() == b"theirs"
-    assert sorted(os.listdir(tmp_path)) == ["f", "server.sock", "stderr"]
+    assert names(tmp_path) == ["f", "server.sock", "stderr"]
 
 
 def test_a_symlink_is_followed_to_what_it_names(client: Client, tmp_path: Path) -> None:
@@ -244,7 +254,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(client: Client, tmp_path: Path) 
     try:
         result = client.write_file(str(small / "f"), b"x" * 3_000_000)
         assert (result.code, result.closed["error"]["errno"]) == ("no_space", errno.ENOSPC)
-        assert os.listdir(small) == []
+        assert names(small) == []
         (tmp_path / "f").write_bytes(b"x")
         assert client.ask("move", **{"from": str(tmp_path / "f"), "to": str(small / "f")}).code == "cross_device"
     finally:

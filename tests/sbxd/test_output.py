@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from client import CLOSE, DATA, WINDOW, Client, Daemon, until
+from pathlib import Path
+
+from sbxd.client import CLOSE, DATA, WINDOW, Client, Daemon, until
 
 RING = 262144
 
@@ -155,7 +157,7 @@ def test_fifty_megabytes_pass_in_flat_memory(daemon: Daemon, client: Client) -> 
 
 
 def resident_kb(daemon: Daemon) -> int:
-    status = open(f"/proc/{daemon.process.pid}/status").read()
+    status = Path(f"/proc/{daemon.process.pid}/status").read_text()
     return int(status.split("VmRSS:")[1].split()[0])
 
 

@@ -7,7 +7,7 @@ import socket
 import threading
 
 import pytest
-from client import CLOSE, CONTROL, DATA, EOF, OPEN, WINDOW, Client, Daemon, until
+from sbxd.client import CLOSE, CONTROL, DATA, EOF, OPEN, WINDOW, Client, Daemon, until
 
 
 def test_a_terminal_has_the_size_it_was_given(client: Client) -> None:
@@ -201,7 +201,10 @@ def dial_server(daemon: Daemon) -> socket.socket:
 def test_a_stream_from_inside(daemon: Daemon, client: Client) -> None:
     with dial_server(daemon) as one, dial_server(daemon) as two:
         opened = [client.receive(), client.receive()]
-        assert [(f.type, f.stream, f.json) for f in opened] == [(OPEN, 2, {"op": "server"}), (OPEN, 4, {"op": "server"})]
+        assert [(f.type, f.stream, f.json) for f in opened] == [
+            (OPEN, 2, {"op": "server"}),
+            (OPEN, 4, {"op": "server"}),
+        ]
         one.sendall(b"from one")
         assert client.next(2).payload == b"from one"
         client.send(DATA, 4, b"to two")
@@ -217,7 +220,7 @@ def test_a_stream_from_inside(daemon: Daemon, client: Client) -> None:
 
 
 def test_any_user_inside_may_dial_the_server(daemon: Daemon, client: Client) -> None:
-    assert os.stat(daemon.server_path).st_mode & 0o777 == 0o666
+    assert daemon.server_path.stat().st_mode & 0o777 == 0o666
 
 
 def test_without_a_host_the_server_socket_hangs_up(daemon: Daemon, client: Client) -> None:
