@@ -25,6 +25,11 @@ def log_file(config: Config) -> Path:
     return config.home / "log" / "serve.log"
 
 
+def trouble_file(config: Config) -> Path:
+    """Why the node of the running server could not start, where it could not."""
+    return config.run_dir / "node.trouble"
+
+
 def revision_file(config: Config) -> Path:
     """The revision that the running server was started from."""
     return config.run_dir / "revision"

@@ -12,14 +12,16 @@ import resource
 import shutil
 import socket
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from skerry import instance, logs, supervisor
 from skerry.config import Config, load
 from skerry.model.account import hash_secret, new_secret
 from skerry.model.capability import Probe
-from skerry.model.errors import Conflict, Refused
+from skerry.model.errors import Conflict, Refused, SkerryError
 
 LISTEN_FD = "SKERRY_LISTEN_FD"
 KEEP_ALIVE_S = 75  # longer than our client keeps an idle connection, so that it never writes into a closing one
@@ -40,6 +42,7 @@ def serve(config: Config) -> int:
     lock = _lock(config)
     listener = _listen(config)
     _make_key(config)
+    instance.trouble_file(config).unlink(missing_ok=True)
     instance.revision_file(config).write_text(instance.installed_revision(config))
     env = {**os.environ, **environment(config), "SKERRY_SUPERVISOR": str(os.getpid())}
     child = [sys.executable, "-m", "skerry.serve"]
@@ -73,11 +76,11 @@ def prepare(config: Config) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    # 0711: the API's user passes through to its own directory and to the node's socket, and a runtime that has entered
-    # a sandbox's user namespace to the bundle. Neither lists anything; what is secret in there is 0700 itself.
-    for directory, mode in ((config.home, 0o711), (config.run_dir, 0o711), (config.node_dir, 0o711)):
+    # 0711: the API's user passes through to its own directory and to the node's socket, and root of a user namespace
+    # to its sandbox's files; neither lists anything.
+    for directory in (config.home, config.run_dir, config.node_dir):
         directory.mkdir(parents=True, exist_ok=True)
-        directory.chmod(mode)
+        directory.chmod(0o711)
     api = config.home / "api"
     api.mkdir(exist_ok=True)
     api.chmod(0o700)
@@ -117,7 +120,7 @@ def _listen(config: Config) -> socket.socket:
             f"Cannot listen on {config.host} port {config.port}: {error.strerror}. End what holds it, or give --port."
         ) from error
     listener.listen(BACKLOG)
-    host, port = listener.getsockname()[:2]
+    host, port = str(listener.getsockname()[0]), listener.getsockname()[1]
     # Whoever listens everywhere is reached on the loopback.
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     shown = f"[{host}]" if ":" in host else host
@@ -139,8 +142,14 @@ def _run_node() -> int:
 
     supervisor.become_child()
     config = load()
-    logs.configure(config.log_level)
-    return run(config)
+    trouble = instance.trouble_file(config)
+    try:
+        return run(config)
+    except SkerryError as error:
+        # For `up`, which waits: a node that cannot work here says why, and is tried again all the same.
+        trouble.write_text(error.message)
+        sys.stderr.write(f"node: {error.message}\n")
+        return 1
 
 
 def _run_api() -> int:
@@ -193,7 +202,6 @@ async def _api(config: Config, listener: socket.socket, key_hash: bytes) -> None
 
 async def probes(config: Config) -> list[Probe]:
     """What this host can and cannot do, tried directly: for `doctor`, before anything runs. Root only."""
-    from skerry.node.layers import Layers
     from skerry.node.network import Network
     from skerry.node.runtimes import RUNTIMES
 
@@ -206,9 +214,25 @@ async def probes(config: Config) -> list[Probe]:
             else Probe(name, False, f"{name} is not installed", f"apt-get install {name}")
         )
         found.append(replace(probe, required=required))
-    found += await Layers(config).probes()
+    found += await _pool_probes(config)
     found += await Network(config).probes()
     return found
+
+
+async def _pool_probes(config: Config) -> Sequence[Probe]:
+    """Of a small pool made where the real one lies or would lie, and taken away: a running server is not touched."""
+    from skerry.node.layers import Layers
+
+    config.home.mkdir(mode=0o711, parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="doctor-", dir=config.home) as scratch:
+        layers = Layers(config.model_copy(update={"home": Path(scratch), "pool_mb": 1024}))
+        try:
+            await layers.open()
+            return await layers.probes()
+        except SkerryError as error:
+            return [Probe("pool", False, error.message)]
+        finally:
+            await layers.close()
 
 
 _PROGRAMS = {"ip": "iproute2", "nft": "nftables", "mkfs.btrfs": "btrfs-progs", "mmdebstrap": "mmdebstrap"}

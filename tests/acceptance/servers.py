@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from skerry import Skerry, instance
 from skerry.config import Config
@@ -77,6 +78,8 @@ class Server:
                 cwd="/",
             )
         eventually("the server says where it listens", self._listening, within_s=READY_S)
+        # The next start takes the same port, so that clients find it again.
+        self.config = self.config.model_copy(update={"port": urlsplit(self.url).port})
         with self.client(timeout_s=3, retries=0) as client:
             eventually("the server answers", lambda: _answers(client), within_s=READY_S)
 

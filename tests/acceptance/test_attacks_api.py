@@ -209,13 +209,13 @@ class Prober:
         self.sent = 0
         self.faults: list[str] = []
 
-    def send(self, method: str, target: str, content: bytes | None = None, headers: list[tuple[str, bytes]] = []) -> int:
+    def send(
+        self, method: str, target: str, content: bytes | None = None, headers: list[tuple[str, bytes]] = []
+    ) -> int:
         names = {name.lower() for name, _ in headers}
         kind = [] if content is None or "content-type" in names else [("Content-Type", b"application/json")]
         owner = [(name, value.encode()) for name, value in self._owner.items()]
-        with self._client.stream(
-            method, target, content=content, headers=[*owner, *kind, *headers]
-        ) as answer:
+        with self._client.stream(method, target, content=content, headers=[*owner, *kind, *headers]) as answer:
             self.sent += 1
             what = f"{method} {target[:150]} {(content or b'')[:150]!r} {headers}: {answer.status_code}"
             # 507 and 502 say that the sandbox has no room, or failed to do it: nothing here does that.
@@ -240,7 +240,9 @@ def prober(anybody: httpx2.Client, owner: dict[str, str]) -> Prober:
     return Prober(anybody, owner)
 
 
-def test_x7_broken_ids_are_refused_on_every_route(prober: Prober, routes: list[Route], described: dict[str, Any]) -> None:
+def test_x7_broken_ids_are_refused_on_every_route(
+    prober: Prober, routes: list[Route], described: dict[str, Any]
+) -> None:
     for route in routes:
         for wrong in IDS if route.names else []:
             body = body_of(described, route)
@@ -275,9 +277,7 @@ def test_x4_wrong_values_in_every_field_are_refused(
                 body = {"template": "no-such-template"} | body  # what is taken by its shape makes nothing
                 if field == "template" and value in (None, ""):
                     continue
-            prober.send(
-                route.method, route.at(sandbox_id=sandbox.id, command_id=command.id), json.dumps(body).encode()
-            )
+            prober.send(route.method, route.at(sandbox_id=sandbox.id, command_id=command.id), json.dumps(body).encode())
     prober.passed(500)
     assert sandbox.commands.run("echo still").stdout == "still\n"
 
@@ -286,12 +286,30 @@ def test_x4_wrong_parameters_on_every_route_are_refused(
     prober: Prober, routes: list[Route], described: dict[str, Any], sandbox: Sandbox
 ) -> None:
     command = sandbox.commands.run("true")
-    wrong = ["", "x", "-1", "9" * 30, "%00", "%ff", "%ed%a0%80", "a" * 5000, "true", "%F0%9F%8F%9D", "../..", "[]", "1&", "%"]
+    wrong = [
+        "",
+        "x",
+        "-1",
+        "9" * 30,
+        "%00",
+        "%ff",
+        "%ed%a0%80",
+        "a" * 5000,
+        "true",
+        "%F0%9F%8F%9D",
+        "../..",
+        "[]",
+        "1&",
+        "%",
+    ]
     for route in routes:
         names = [one["name"] for one in route.operation.get("parameters", []) if one["in"] == "query"]
         for name, value in itertools.product([*names, "unknown", "%ff", "a[b]", ""], wrong):
             if route.method in ("GET", "HEAD") or (route.method == "DELETE" and "path" in names):
-                prober.send(route.method, route.at(sandbox_id=sandbox.id, command_id=command.id, name="python") + f"?{name}={value}")
+                prober.send(
+                    route.method,
+                    route.at(sandbox_id=sandbox.id, command_id=command.id, name="python") + f"?{name}={value}",
+                )
     prober.passed(400)
 
 
@@ -307,7 +325,9 @@ def test_x4_broken_bodies_and_headers_on_every_route_are_refused(
                     prober.send(route.method, target + ("?path=x" if route.path.endswith("/raw") else ""), content)
         if route.method in ("GET", "HEAD"):
             for header in HEADERS:
-                prober.send(route.method, target + ("?path=/etc/hostname" if "/files" in target else ""), None, [header])
+                prober.send(
+                    route.method, target + ("?path=/etc/hostname" if "/files" in target else ""), None, [header]
+                )
     for method in ("OPTIONS", "TRACE", "PATCH", "FOO", "PROPFIND"):
         for path in ("/v1/sandboxes", "/", "/nowhere", "/v1/commands/x", "//", "/%00", "/v1/%2e%2e/healthz"):
             prober.send(method, path)
@@ -323,9 +343,15 @@ def test_rubbish_on_the_wire_leaves_the_server_answering(server: Server, anybody
         b"\x16\x03\x01\x02\x00\x01" + randomly.randbytes(200),
         b"GET / HTTP/9.9\r\n\r\n",
         b"POST /v1/sandboxes HTTP/1.1\r\nHost: x\r\nX-API-Key: " + key + b"\r\nContent-Length: -5\r\n\r\n{}",
-        b"POST /v1/sandboxes HTTP/1.1\r\nHost: x\r\nX-API-Key: " + key + b"\r\nContent-Length: 5\r\nContent-Length: 9\r\n\r\n{}",
-        b"POST /v1/sandboxes HTTP/1.1\r\nHost: x\r\nX-API-Key: " + key + b"\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffffffff\r\n",
-        b"POST /v1/sandboxes HTTP/1.1\r\nHost: x\r\nX-API-Key: " + key + b"\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n",
+        b"POST /v1/sandboxes HTTP/1.1\r\nHost: x\r\nX-API-Key: "
+        + key
+        + b"\r\nContent-Length: 5\r\nContent-Length: 9\r\n\r\n{}",
+        b"POST /v1/sandboxes HTTP/1.1\r\nHost: x\r\nX-API-Key: "
+        + key
+        + b"\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffffffff\r\n",
+        b"POST /v1/sandboxes HTTP/1.1\r\nHost: x\r\nX-API-Key: "
+        + key
+        + b"\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n",
         b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\n\r\n",
         b"GET / HTTP/1.1\r\n" + b"".join(b"X-%d: y\r\n" % n for n in range(20_000)) + b"\r\n",
         b"GET /v1/sandboxes HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",

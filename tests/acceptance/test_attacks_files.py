@@ -50,7 +50,9 @@ def test_without_a_shell_programs_run_and_the_lack_is_told(sandbox: Sandbox) -> 
 @on_both
 def test_replaced_programs_are_the_sandboxs_own_affair(sandbox: Sandbox) -> None:
     """The API never runs a program of the sandbox to serve files."""
-    sandbox.commands.run("for p in ls cat stat rm mv cp mkdir tar; do printf '#!/bin/sh\\necho lies\\n' > /bin/$p; done")
+    sandbox.commands.run(
+        "for p in ls cat stat rm mv cp mkdir tar; do printf '#!/bin/sh\\necho lies\\n' > /bin/$p; done"
+    )
     assert sandbox.commands.run(["ls"]).stdout == "lies\n"
     sandbox.files.write("truth", b"of sbxd")
     assert [entry.name for entry in sandbox.files.list("/workspace")] == ["truth"]

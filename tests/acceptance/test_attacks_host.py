@@ -90,7 +90,12 @@ def test_nothing_of_the_host_can_be_read(server: Server, attacker: Sandbox, user
 
 @on_both
 def test_kernel_settings_cannot_be_written(attacker: Sandbox) -> None:
-    for path in ("/proc/sysrq-trigger", "/proc/sys/kernel/core_pattern", "/proc/sys/vm/panic_on_oom", "/sys/power/state"):
+    for path in (
+        "/proc/sysrq-trigger",
+        "/proc/sys/kernel/core_pattern",
+        "/proc/sys/vm/panic_on_oom",
+        "/sys/power/state",
+    ):
         for refused in (attacker.commands.run(f"echo c > {path}").exit_code != 0, _unwritable(attacker, path)):
             assert refused, path
     answers(attacker)
@@ -114,7 +119,9 @@ def test_links_to_the_host_lead_nowhere_through_the_files_of_the_api(server: Ser
     for path in ("key", "up", f"root{key}", "d/home/key", "fds/0", "fds/3"):
         with pytest.raises(SkerryError):
             attacker.files.read(path)
-    attacker.files.write("d/home/written", b"inside")  # parents are made inside: the link leads to a path of the sandbox
+    attacker.files.write(
+        "d/home/written", b"inside"
+    )  # parents are made inside: the link leads to a path of the sandbox
     assert not (server.config.home / "written").exists()
     attacker.files.remove("d", recursive=True)
     assert key.exists()
@@ -130,16 +137,14 @@ AT_SBXD = {
     "close its socket": "rm -f /run/skerry/server.sock; mkdir /run/skerry/server.sock; true",
     "overwrite it": "cp /bin/true /.skerry/sbxd; rm -rf /.skerry; mv /.skerry /gone; true",
     "write its memory": "python3 -c \"open('/proc/1/mem','r+b').seek(4096)\"; echo 1000 > /proc/1/oom_score_adj; true",
-    "limit it": "python3 -c \"import resource; resource.prlimit(1, resource.RLIMIT_NOFILE, (3, 3))\"; true",
+    "limit it": 'python3 -c "import resource; resource.prlimit(1, resource.RLIMIT_NOFILE, (3, 3))"; true',
 }
 
 
 @on_both
 @as_root_and_user
 @pytest.mark.parametrize("attack", AT_SBXD.values(), ids=AT_SBXD.keys())
-def test_sbxd_under_attack_answers_or_its_sandbox_says_that_it_died(
-    attacker: Sandbox, user: str, attack: str
-) -> None:
+def test_sbxd_under_attack_answers_or_its_sandbox_says_that_it_died(attacker: Sandbox, user: str, attack: str) -> None:
     try:
         attacker.commands.run(attack, user=user, timeout_s=10)
     except SkerryError:
@@ -167,7 +172,7 @@ time.sleep(8)
 """
 FRAMES = {
     "silence": "00",
-    "a wrong secret": (b'\x40\0\0\0\x01' + bytes(7) + b'{"protocol":1,"secret":"' + b"0" * 32 + b'"}'.ljust(8)).hex(),
+    "a wrong secret": (b"\x40\0\0\0\x01" + bytes(7) + b'{"protocol":1,"secret":"' + b"0" * 32 + b'"}'.ljust(8)).hex(),
     "an exec at once": (b'\x1b\0\0\0\x02\0\0\0\x01\0\0\0{"op":"exec","shell":"id"}').hex(),
     "rubbish": "ff" * 64,
 }
@@ -221,9 +226,7 @@ print("flooded", flush=True)
 
 @on_both
 @as_root_and_user
-def test_a_flood_at_the_servers_socket_costs_the_flooder_alone(
-    server: Server, attacker: Sandbox, user: str
-) -> None:
+def test_a_flood_at_the_servers_socket_costs_the_flooder_alone(server: Server, attacker: Sandbox, user: str) -> None:
     before = {part: server.memory_of(part) for part in ("api", "node")}
     flooding = attacker.commands.start(["python3", "-c", FLOOD], user=user, timeout_s=100)
     answers(attacker)

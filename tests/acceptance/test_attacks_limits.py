@@ -184,7 +184,7 @@ def test_too_many_files_are_refused_and_deleting_makes_room(server: Server, atta
     attacker.commands.run("mkdir -m 777 many").check()
 
     def refused() -> bool:
-        script = MAKE_FILES.replace('"d{', '"' + str(rounds) + 'd{')
+        script = MAKE_FILES.replace('"d{', '"' + str(rounds) + "d{")
         made = attacker.commands.run(["python3", "-c", script], cwd="/workspace/many", user=user)
         return made.exit_code == 0 and made.stdout.split()[1:] in (["122"], ["28"])
 
@@ -204,8 +204,7 @@ HOLD = {
     "pipes": "import os\nheld=[]\nwhile True: held.append(os.pipe())",
     "sockets": "import socket\nheld=[]\nwhile True: held.append(socket.socketpair())",
     "threads": (
-        "import threading,time\n"
-        "while True: threading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
+        "import threading,time\nwhile True: threading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
     ),
     "inotify": (
         "import ctypes,os\nlibc=ctypes.CDLL(None, use_errno=True)\n"

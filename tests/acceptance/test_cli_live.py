@@ -114,3 +114,19 @@ def test_client_env_is_all_that_a_client_needs(server: Server, tmp_path: Path) -
     assert told["SKERRY_URL"] == told["FLAX_BASE_URL"] == server.url
     assert told["SKERRY_API_KEY"] == told["FLAX_API_KEY"] == server.key
     assert int(Path(told["SKERRY_PIDFILE"]).read_text()) == server.pid("supervisor")
+
+
+def test_doctor_tries_this_host_while_a_server_runs(skerry: Run, server: Server) -> None:
+    done = skerry("doctor", "-o", "json")
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["ready"], told["runtime"]) == (0, True, "runsc")
+    assert {"sbxd", "runsc", "pool", "nftables"} <= {probe["name"] for probe in told["probes"] if probe["ok"]}
+    assert not list(server.config.home.glob("doctor-*"))
+
+
+def test_doctor_fails_where_no_sandbox_can_run(server: Server, tmp_path: Path) -> None:
+    env = {**server.environ, "SKERRY_HOME": str(tmp_path / "empty")}
+    done = subprocess.run(["skerry", "doctor"], env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "✗ sbxd" in done.stdout
+    assert "→ `./skerry up` builds it" in done.stdout

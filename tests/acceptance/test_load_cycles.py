@@ -70,7 +70,9 @@ def of_the_parts(server: Server) -> dict[str, int]:
 def stuck_rows(server: Server) -> list[tuple[str, str]]:
     place = server.config.home / "api" / "skerry.db"
     with sqlite3.connect(f"file:{place}?mode=ro", uri=True) as database:
-        boxes = database.execute("SELECT id, state FROM sandboxes WHERE state NOT IN ('destroyed', 'failed')").fetchall()
+        boxes = database.execute(
+            "SELECT id, state FROM sandboxes WHERE state NOT IN ('destroyed', 'failed')"
+        ).fetchall()
         running = database.execute("SELECT id, status FROM commands WHERE status = 'running'").fetchall()
     database.close()
     return boxes + running

@@ -1,5 +1,8 @@
 """Sandboxes through the public client: made, found, limited, refused, destroyed."""
 
+import subprocess
+from pathlib import Path
+
 import pytest
 from acceptance.marks import on_both
 from acceptance.servers import Server, eventually
@@ -70,17 +73,16 @@ def test_f21_none_has_no_network_at_all(client: Skerry) -> None:
         ].strip(":") == ("lo")
         result = box.commands.run("python3 -c \"import socket; socket.create_connection(('192.0.2.1', 80), 3)\"")
         assert result.exit_code == 1
-        assert "unreachable" in result.stderr.lower()
+        assert "OSError" in result.stderr
 
 
 @on_both
 def test_x2_making_and_destroying_leaves_nothing(client: Skerry, server: Server) -> None:
     def leftovers() -> str:
-        import subprocess
-
         links = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True).stdout
         tag = server.config.instance
-        mounts = [line for line in open("/proc/mounts") if str(server.config.home) in line and "sbx_" in line]  # noqa: SIM115, PTH123
+        told = Path("/proc/mounts").read_text().splitlines()
+        mounts = [line for line in told if str(server.config.home) in line and "sbx_" in line]
         return "".join(line for line in links.splitlines() if tag in line) + "".join(mounts)
 
     before = leftovers()

@@ -188,6 +188,8 @@ def test_output_that_is_no_longer_kept_is_told_as_lost(server: Server, http: htt
     again = http.get(f"/v1/commands/{view['id']}").json()
     assert (again["status"], again["stdout"], again["output_bytes"], again["lost_bytes"]) == ("completed", "", 5, 5)
     assert http.get(f"/v1/commands/{view['id']}/output").status_code == 404
+    (_, lost, data), (_, end, _) = follow(http, view["id"], offset=2)
+    assert (lost, json.loads(data), end) == ("lost", {"offset": 2, "length": 3}, "end")
 
 
 def test_200_commands_at_once_over_10_sandboxes(server: Server, http: httpx2.Client) -> None:

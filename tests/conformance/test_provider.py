@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from harness import Node, create, until
+from node.harness import Node, create, until
 
 from skerry.model.command import ExecSpec
 from skerry.model.errors import GuestError

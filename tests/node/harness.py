@@ -12,6 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from node.leaks import assert_nothing_left, held
+from node.node_process import config_of
+
 from skerry.model.command import CommandEvent, ExecSpec, Exit, Lost, Output
 from skerry.model.errors import Unavailable
 from skerry.model.ids import SandboxId, new_command_id, new_sandbox_id
@@ -63,7 +66,7 @@ class Node:
         environ = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src")}
         main = Path(__file__).with_name("node_process.py")
         with (self.home / "node.log").open("ab") as logs:
-            self.process = subprocess.Popen(
+            self.process = subprocess.Popen(  # noqa: ASYNC220 - it is waited for elsewhere
                 [sys.executable, str(main), str(self.home), self.runtime], stderr=logs, stdout=logs, env=environ
             )
         provider = self.connect()
@@ -115,29 +118,18 @@ class Node:
         log = self.log()
         assert not left, (left, log)
         assert code == 0, log
-        assert not [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(self.home) in line]
+        await assert_nothing_left(config_of(self.home, self.runtime))
         assert "Traceback" not in log, log
         shutil.rmtree(self.home)
 
     def leaks(self) -> list[str]:
-        """What is left of sandboxes anywhere on the host, when there should be none."""
-        found = [
-            line.split()[4]
-            for line in Path("/proc/self/mountinfo").read_text().splitlines()
-            if "sbx_" in line and str(self.home) in line
-        ]
+        """What there is of sandboxes anywhere on the host."""
+        now = held(config_of(self.home, self.runtime))
+        everything = (*now.mounts, *now.cgroups, *now.processes, *now.runtime_records)
+        found = [line for line in everything if "sbx_" in line]
         for directory in ("pool/sandboxes", "pool/mounts", "node/sandboxes", "node/bundles", "run/netns"):
             if (self.home / directory).is_dir():
                 found += [f"{directory}/{path.name}" for path in (self.home / directory).iterdir()]
-        ours = self.home.name
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and int(entry.name) != os.getpid():
-                try:
-                    line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                except OSError:
-                    continue
-                if ours in line and "node_process.py" not in line and "sbx_" in line:
-                    found.append(line)
         return found
 
 

@@ -62,7 +62,14 @@ def _mounts(home: Path) -> tuple[str, ...]:
 
 def _cgroups(instance: str) -> list[Path]:
     """The sandboxes' own; the instance's empty parent does not count."""
-    return [path for depth in ("*", "*/*", "*/*/*") for path in CGROUPS.glob(f"{depth}/skerry-{instance}/*/")]
+    found: list[Path] = []
+    # Not glob: it fails when another instance's cgroup goes away under it.
+    for top, directories, _ in os.walk(CGROUPS):
+        if top.endswith(f"/skerry-{instance}"):
+            found += [Path(top) / name for name in directories]
+        if len(Path(top).relative_to(CGROUPS).parts) > 3:
+            directories.clear()
+    return found
 
 
 def _processes(config: Config) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -38,6 +38,8 @@ class StaticImages:
             raise NotFound(f"There is no template '{name}'. There are: tiny.")
         return StaticImage(name, "sha256:tiny", self._root)
 
+    async def close(self) -> None: ...
+
 
 def config_of(home: Path, runtime: str) -> Config:
     return Config(

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import cast
 
 import pytest
-from harness import Node, create, gathered, run, spec, until
+from node.harness import Node, create, gathered, run, spec, until
 
 from skerry.model.command import CommandCause, CommandEvent, ExecSpec, Exit, Lost, Output
 from skerry.model.errors import Conflict, SandboxGone, SkerryError, Unavailable

@@ -1,4 +1,4 @@
-"""Fake parts of a node: they remember what they hold, fail where a test wants it, and speak a little of sbxd's protocol."""
+"""Fake parts of a node: they remember what they hold, fail where a test wants it, speak a little of sbxd's."""
 
 import asyncio
 import contextlib
@@ -102,7 +102,7 @@ class FakeNetwork:
     async def list(self) -> set[SandboxId]:
         return set(self.held)
 
-    def resolv_conf(self, mode: NetworkMode) -> str:
+    async def resolv_conf(self, mode: NetworkMode) -> str:
         return ""
 
     async def probes(self) -> Sequence[Probe]:
@@ -129,6 +129,8 @@ class FakeImages:
         if name != "tiny":
             raise NotFound("There are: tiny.")
         return FakeImage("sha256:tiny", Path("/"))
+
+    async def close(self) -> None: ...
 
 
 @dataclass

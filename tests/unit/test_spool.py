@@ -1,7 +1,6 @@
 """The command spool: offsets, followers, the cap, crashes and full disks."""
 
 import asyncio
-import os
 import resource
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,7 +12,8 @@ from hypothesis import strategies as st
 from skerry.model.command import CommandEvent, Exit, Lost, Output
 from skerry.model.errors import Invalid, NotFound
 from skerry.model.ids import CommandId, SandboxId, new_command_id, new_sandbox_id
-from skerry.node.spool import CHUNK, Spool, Writer
+from skerry.node.spool import Spool, Writer
+from skerry.node.spool_reader import CHUNK
 
 SANDBOX = new_sandbox_id()
 CAP = 1 << 20
@@ -26,6 +26,10 @@ def spool(tmp_path: Path) -> Spool:
 
 def ended(offset: int, code: int | None = 0) -> Exit:
     return Exit(code, None, False, offset, 5)
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 async def collect(events: AsyncIterator[CommandEvent]) -> list[CommandEvent]:
@@ -214,7 +218,7 @@ async def test_a_full_disk_loses_output_exactly_and_keeps_the_end(tmp_path: Path
 
 async def test_a_slow_reader_holds_one_chunk_and_no_descriptor_leaks(spool: Spool) -> None:
     command = new_command_id()
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_files()
     writer = spool.start(SANDBOX, command)
     follower = spool.follow(SANDBOX, command)
     await writer.append(1, b"z" * 600_000)
@@ -223,7 +227,7 @@ async def test_a_slow_reader_holds_one_chunk_and_no_descriptor_leaks(spool: Spoo
     assert len(first.data) == CHUNK
     await follower.aclose()  # type: ignore[attr-defined]
     finish(spool, command, writer)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_files() == before
 
 
 async def test_the_sweep_removes_what_is_old_and_spares_what_runs(tmp_path: Path) -> None:

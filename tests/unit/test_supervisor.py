@@ -1,86 +1,383 @@
-"""The supervisor, with real processes."""
+"""The supervisor on fake parts: each step that fails, each party that dies or lies."""
 
-import os
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from unit.node_fakes import FakeImages, FakeLayers, FakeNetwork, FakeRuntime, Faults, hello, honest
 
-PARENT = """
-import os, sys
-from skerry.supervisor import Child, supervise
-env = {**os.environ, "SKERRY_SUPERVISOR": str(os.getpid())}
-supervise([Child(name, [sys.executable, "-c", sys.argv[1], name], env) for name in ("first", "second")])
-"""
-# A part says that it lives, with its pid, and how it ended.
-PART = """
-import os, signal, sys, time
-from skerry.supervisor import become_child
-become_child()
-def end(*_):
-    open(sys.argv[1] + ".ended", "w").write(str(time.monotonic()))
-    sys.exit(0)
-signal.signal(signal.SIGTERM, end)
-open(sys.argv[1] + ".new", "w").write(str(os.getpid()))
-os.replace(sys.argv[1] + ".new", sys.argv[1])
-while True:
-    time.sleep(60)
-"""
+from skerry.guest import frames
+from skerry.guest.frames import FrameType
+from skerry.model.command import CommandCause, CommandEvent, ExecSpec, Exit
+from skerry.model.errors import Conflict, ProtocolError, Refused, SandboxGone, SkerryError, TooBusy, Unavailable
+from skerry.model.ids import SandboxId, new_command_id, new_sandbox_id
+from skerry.model.lifecycle import Cause
+from skerry.model.sandbox import Limits, NetworkMode, Observed, SandboxSpec
+from skerry.node.parts import Parts
+from skerry.node.records import Records, Stage, host_boot, moved
+from skerry.node.spool import Spool
+from skerry.node.supervisor import Supervisor
 
 
-def wait_for(what: str, holds) -> None:
-    deadline = time.monotonic() + 15
-    while not holds():
-        assert time.monotonic() < deadline, f"not in time: {what}"
-        time.sleep(0.01)
+@dataclass
+class Host:
+    """A node's parts and its directory, which outlive the supervisors that are made on them."""
+
+    home: Path
+    faults: Faults
+    runtime: FakeRuntime
+    layers: FakeLayers
+    network: FakeNetwork
+
+    @property
+    def records(self) -> Records:
+        return Records(self.home / "sandboxes")
+
+    @asynccontextmanager
+    async def node(self) -> AsyncGenerator[Supervisor]:
+        """A supervisor that has adopted what there was; leaving kills it, and not its sandboxes."""
+        parts = Parts(
+            self.runtime, self.layers, FakeImages(self.faults), self.network, Path("/sbxd"), self.home / "bundles"
+        )
+        (self.home / "bundles").mkdir(exist_ok=True)
+        try:
+            async with asyncio.TaskGroup() as group:
+                self.group = group
+                self.spool = Spool(self.home / "spool", 1 << 20, 60)
+                supervisor = Supervisor(parts, self.records, self.spool, group)
+                await supervisor.adopt()
+                yield supervisor
+                raise Killed
+        except BaseExceptionGroup as errors:
+            if rest := errors.split(Killed)[1]:
+                raise rest from None
+
+    def left(self) -> dict[str, object]:
+        """What there is of sandboxes anywhere."""
+        files = [path.name for path in (self.home / "sandboxes").iterdir()]
+        held = {"runtime": set(self.runtime.machines), "layers": self.layers.held, "network": self.network.held}
+        return {name: what for name, what in {**held, "records": files}.items() if what}
+
+    async def run(self, node: Supervisor, sandbox_id: SandboxId, shell: str = "x") -> list[CommandEvent]:
+        command = ExecSpec(id=new_command_id(), shell=shell)
+        _, runner = node.inside(sandbox_id)
+        await runner.exec(command, self.group)
+        async with asyncio.timeout(10):
+            return [event async for event in self.spool.follow(sandbox_id, command.id)]
+
+
+class Killed(Exception):
+    """Ends a node as a SIGKILL would."""
 
 
 @pytest.fixture
-def supervisor(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen([sys.executable, "-c", PARENT, PART], cwd=tmp_path, stdout=subprocess.DEVNULL)
-    try:
-        wait_for("both parts live", lambda: all((tmp_path / name).exists() for name in ("first", "second")))
-        yield process
-    finally:
-        process.kill()
-        process.wait()
+async def host(tmp_path: Path) -> AsyncIterator[Host]:
+    faults = Faults()
+    host = Host(tmp_path, faults, FakeRuntime(faults), FakeLayers(faults), FakeNetwork(faults))
+    yield host
+    await host.runtime.close()
+    assert not [pair for pair in faults.overlaps if not pair[0].startswith("runtime")], faults.overlaps
 
 
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+def spec(**changes: object) -> SandboxSpec:
+    made = SandboxSpec(new_sandbox_id(), 1, "tiny", Limits(), NetworkMode.NONE, "box")
+    return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def pid_of(path: Path) -> int:
-    return int(path.read_text())
+async def until(condition: object) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # type: ignore[operator]  # noqa: ASYNC110 - there is no event
+            await asyncio.sleep(0.005)
 
 
-def test_what_dies_is_started_again_and_the_other_is_left_alone(
-    supervisor: subprocess.Popen[bytes], tmp_path: Path
-) -> None:
-    first, second = pid_of(tmp_path / "first"), pid_of(tmp_path / "second")
-    os.kill(first, signal.SIGKILL)
-    wait_for("a new process", lambda: pid_of(tmp_path / "first") != first)
-    assert pid_of(tmp_path / "second") == second
-    assert supervisor.poll() is None
+STEPS = ["layers.create", "network.attach", "runtime.start"]
 
 
-def test_sigterm_ends_the_parts_last_one_first(supervisor: subprocess.Popen[bytes], tmp_path: Path) -> None:
-    supervisor.terminate()
-    assert supervisor.wait(15) == 0
-    first, second = (float((tmp_path / f"{name}.ended").read_text()) for name in ("first", "second"))
-    assert second <= first
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("error", [Refused("no"), OSError(28, "No space left on device")])
+async def test_a_step_that_fails_leaves_nothing(host: Host, step: str, error: Exception) -> None:
+    host.faults.errors[step] = error
+    async with host.node() as node:
+        with pytest.raises(Refused):
+            await node.create(spec())
+        assert node.list() == [] and host.left() == {}
 
 
-def test_the_parts_die_with_a_killed_supervisor(supervisor: subprocess.Popen[bytes], tmp_path: Path) -> None:
-    pids = [pid_of(tmp_path / name) for name in ("first", "second")]
-    supervisor.kill()
-    supervisor.wait()
-    wait_for("nobody is left", lambda: not any(alive(pid) for pid in pids))
-    assert not (tmp_path / "first.ended").exists()
+@pytest.mark.parametrize("step", STEPS)
+async def test_a_caller_that_goes_away_at_any_step_leaves_nothing(host: Host, step: str) -> None:
+    host.faults.pause[step] = asyncio.Event()
+    async with host.node() as node:
+        wanted = spec()
+        making = asyncio.ensure_future(node.create(wanted))
+        await until(lambda: step in host.faults.running.get(wanted.id, []))
+        making.cancel()
+        await asyncio.sleep(0.01)
+        host.faults.pause[step].set()
+        await asyncio.wait([making])
+        assert making.cancelled()
+        await until(lambda: node.list() == [])
+        assert host.left() == {}
+
+
+@pytest.mark.parametrize("step", STEPS)
+async def test_a_destroy_at_any_step_of_a_create_ends_it(host: Host, step: str) -> None:
+    host.faults.pause[step] = asyncio.Event()
+    async with host.node() as node:
+        wanted = spec()
+        making = asyncio.ensure_future(node.create(wanted))
+        await until(lambda: step in host.faults.running.get(wanted.id, []))
+        ending = asyncio.ensure_future(node.destroy(wanted.id))
+        await asyncio.sleep(0.01)
+        host.faults.pause[step].set()
+        await ending
+        with pytest.raises(Conflict):
+            await making
+        assert node.list() == [] and host.left() == {}
+
+
+@pytest.mark.parametrize("step", STEPS)
+async def test_a_node_killed_at_any_step_of_a_create_cleans_up_at_its_next_start(host: Host, step: str) -> None:
+    host.faults.pause[step] = asyncio.Event()
+    wanted = spec()
+    async with host.node() as node:
+        making = asyncio.ensure_future(node.create(wanted))
+        await until(lambda: step in host.faults.running.get(wanted.id, []))
+        files = (host.home / "sandboxes" / f"{wanted.id}.jsonl").read_bytes()
+        making.cancel()
+        host.faults.pause[step].set()
+        await asyncio.wait([making])
+    # As a kill leaves it: the record says CREATING, and the parts have something.
+    (host.home / "sandboxes" / f"{wanted.id}.jsonl").write_bytes(files)
+    host.layers.held.add(wanted.id)
+    async with host.node() as node:
+        assert node.list() == [] and host.left() == {}
+        await node.create(wanted)
+        assert node.list() == [Observed(wanted.id, 1, running=True)]
+
+
+async def garbage(channel: object, secured: bool) -> None:
+    await asyncio.get_running_loop().sock_sendall(channel, b"\xff" * 4096)  # type: ignore[arg-type]
+
+
+async def liar(channel: object, secured: bool) -> None:
+    """Greets, takes everything, and then sends what nobody asked for."""
+    loop = asyncio.get_running_loop()
+    await hello(channel, secured)  # type: ignore[arg-type]
+    decoder = frames.Decoder()
+    while data := await loop.sock_recv(channel, 65_536):  # type: ignore[arg-type]
+        for frame in decoder.feed(data):
+            if frame.type == FrameType.HELLO:
+                await loop.sock_sendall(channel, frames.encode(FrameType.PONG, 0, b"ok"))  # type: ignore[arg-type]
+            elif frame.type == FrameType.OPEN:
+                await loop.sock_sendall(channel, frames.encode(FrameType.CLOSE, frame.stream, b"{}"))  # type: ignore[arg-type]
+                if b"configure" not in frame.payload:
+                    await loop.sock_sendall(channel, b"\0\0\0\x7f" * 100)  # type: ignore[arg-type]
+
+
+async def test_nonsense_instead_of_a_greeting_fails_the_create(host: Host) -> None:
+    host.runtime.greet = garbage
+    async with host.node() as node:
+        with pytest.raises(ProtocolError):
+            await node.create(spec())
+        assert node.list() == [] and host.left() == {}
+
+
+async def test_nonsense_later_ends_that_sandbox_and_no_other(host: Host) -> None:
+    async with host.node() as node:
+        good, bad = spec(), spec()
+        await node.create(good)
+        host.runtime.greet = liar
+        await node.create(bad)
+        watched = node.deaths.watch()
+        death = asyncio.ensure_future(anext(watched))
+        await asyncio.sleep(0)
+        with pytest.raises(SkerryError):
+            await node.inside(bad.id)[0].stat("/")
+        seen = await asyncio.wait_for(death, 10)
+        await watched.aclose()
+        assert (seen.id, seen.running, seen.cause) == (bad.id, False, Cause.RUNTIME_DIED)
+        assert "protocol" in seen.detail
+        await until(lambda: bad.id not in host.runtime.machines)
+        assert isinstance((await host.run(node, good.id))[-1], Exit)
+        assert bad.id in host.layers.held  # its files stay until it is destroyed
+        await node.destroy(bad.id)
+        assert bad.id not in host.layers.held
+
+
+async def test_a_death_ends_commands_with_its_cause_and_frees_the_compute(host: Host) -> None:
+    async with host.node() as node:
+        wanted = spec()
+        await node.create(wanted)
+        command = asyncio.ensure_future(host.run(node, wanted.id, "wait"))
+        await until(lambda: any(w.end == 3 for w in host.spool.live_of(wanted.id).values()))
+        host.runtime.die(wanted.id, Cause.OOM)
+        exit = (await command)[-1]
+        assert isinstance(exit, Exit) and (exit.code, exit.signal, exit.cause) == (None, None, CommandCause.OOM)
+        assert node.list()[0].cause is Cause.OOM
+        with pytest.raises(SandboxGone) as caught:
+            node.inside(wanted.id)
+        assert caught.value.cause == "oom"
+        with pytest.raises(SandboxGone):
+            await node.create(wanted)
+        await until(lambda: not host.runtime.machines and not host.network.held)
+        assert host.layers.held == {wanted.id}
+
+
+async def test_a_channel_that_breaks_is_opened_anew(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with host.node() as node:
+        wanted = spec()
+        await node.create(wanted)
+        first = node.inside(wanted.id)[0]
+        host.runtime.hang_up(wanted.id)
+
+        def again() -> bool:
+            try:
+                return node.inside(wanted.id)[0] is not first
+            except Unavailable:
+                return False
+
+        await until(again)
+        assert isinstance((await host.run(node, wanted.id))[-1], Exit)
+        assert node.list()[0].running
+
+
+async def test_a_sandbox_that_cannot_be_reached_any_more_is_given_up(host: Host) -> None:
+    host.faults.errors["runtime.bridge"] = Unavailable("silence")
+    async with host.node() as node:
+        wanted = spec()
+        await node.create(wanted)
+        host.runtime.hang_up(wanted.id)
+        await until(lambda: not node.list()[0].running)
+        assert "silence" in node.list()[0].detail
+
+
+async def test_whole_sandboxes_are_adopted_and_strays_removed(host: Host) -> None:
+    wanted, stray = spec(), new_sandbox_id()
+    async with host.node() as node:
+        await node.create(wanted)
+    host.layers.held.add(stray)
+    host.network.held.add(stray)
+    async with host.node() as node:
+        assert node.list() == [Observed(wanted.id, 1, running=True)]
+        assert host.layers.held == {wanted.id} and host.network.held == {wanted.id}
+        assert isinstance((await host.run(node, wanted.id))[-1], Exit)
+        await node.destroy(wanted.id)
+        assert host.left() == {}
+
+
+async def test_after_a_reboot_sandboxes_are_dead_and_their_files_kept(host: Host) -> None:
+    running, half_made, nothing = spec(), spec(), spec()
+    async with host.node() as node:
+        for one in (running, half_made, nothing):
+            await node.create(one)
+    for record in host.records.load():
+        stage = Stage.RUNNING if record.id == running.id else Stage.CREATING
+        host.records.write(replace(moved(record, stage), host_boot="another"))
+    for one in (running, half_made, nothing):
+        host.runtime.die(one.id)
+        del host.runtime.machines[one.id]
+    host.layers.held.discard(nothing.id)
+    async with host.node() as node:
+        seen = {one.id: one for one in node.list()}
+        assert set(seen) == {running.id, half_made.id}
+        assert {one.cause for one in seen.values()} == {Cause.HOST_RESTART}
+        assert host.layers.held == {running.id, half_made.id}
+        assert host.network.held == set()
+
+
+async def test_a_destroy_that_fails_is_shown_and_finished_later(host: Host) -> None:
+    async with host.node() as node:
+        wanted = spec()
+        await node.create(wanted)
+        host.faults.errors["runtime.delete"] = Refused("it will not die")
+        with pytest.raises(Refused):
+            await node.destroy(wanted.id)
+        assert not node.list()[0].running
+        with pytest.raises(Conflict):
+            await node.create(wanted)
+        await node.tend()
+        assert len(node.list()) == 1
+        host.faults.errors.clear()
+        await node.tend()
+        assert node.list() == [] and host.left() == {}
+
+
+async def test_what_appears_without_a_record_is_removed_once_it_stays(host: Host) -> None:
+    async with host.node() as node:
+        kept, stray = spec(), new_sandbox_id()
+        await node.create(kept)
+        host.layers.held.add(stray)
+        await node.tend()
+        assert stray in host.layers.held
+        await node.tend()
+        assert host.layers.held == {kept.id}
+
+
+async def test_a_failed_undo_is_finished_by_the_next_start(host: Host) -> None:
+    async with host.node() as node:
+        host.faults.errors.update({"runtime.start": Refused("no"), "layers.destroy": Refused("busy")})
+        with pytest.raises((Refused, ExceptionGroup)):
+            await node.create(spec())
+        assert len(node.list()) == 1
+    host.faults.errors.clear()
+    async with host.node() as node:
+        assert node.list() == [] and host.left() == {}
+
+
+async def test_generations_are_fenced(host: Host) -> None:
+    async with host.node() as node:
+        wanted = spec(generation=5)
+        first = await node.create(wanted)
+        assert await node.create(wanted) == first
+        for other in (4, 6):
+            with pytest.raises(Conflict):
+                await node.create(replace(wanted, generation=other))
+        assert node.list() == [Observed(wanted.id, 5, running=True)]
+
+
+async def test_creates_are_bounded_and_id_ranges_never_shared(host: Host) -> None:
+    async with host.node() as node:
+        await asyncio.gather(*(node.create(spec()) for _ in range(60)))
+        assert host.runtime.peak <= 2 + 2 * 64
+        bases = {bundle.id_range.base for bundle in host.runtime.bundles.values() if bundle.id_range}
+        assert len(bases) == 60 and all(base % 65_536 == 0 and base >= 1 << 28 for base in bases)
+
+
+async def test_too_many_waiting_creates_are_sent_away(host: Host) -> None:
+    host.faults.pause["layers.create"] = asyncio.Event()
+    async with host.node() as node:
+        makings = [asyncio.ensure_future(node.create(spec())) for _ in range(512)]
+        await asyncio.sleep(0.01)
+        with pytest.raises(TooBusy):
+            await node.create(spec())
+        for making in makings:
+            making.cancel()
+        host.faults.pause["layers.create"].set()
+        await asyncio.wait(makings)
+        await until(lambda: node.list() == [])
+        assert host.left() == {}
+
+
+async def test_a_torn_record_is_the_state_before_it(host: Host) -> None:
+    wanted = spec()
+    async with host.node() as node:
+        await node.create(wanted)
+    file = host.home / "sandboxes" / f"{wanted.id}.jsonl"
+    file.write_bytes(file.read_bytes() + b'\n{"spec": {"id": "sb')
+    (record,) = host.records.load()
+    assert (record.stage, record.host_boot) == (Stage.RUNNING, host_boot())
+    host.records.write(moved(record, Stage.DEAD, Cause.OOM))
+    (record,) = host.records.load()
+    assert (record.stage, record.cause) == (Stage.DEAD, Cause.OOM)
+
+
+async def test_the_secret_is_new_for_each_sandbox_and_never_told(host: Host) -> None:
+    async with host.node() as node:
+        await asyncio.gather(node.create(spec()), node.create(spec()))
+        first, second = host.records.load()
+        assert first.secret != second.secret and len(first.secret) == 32
+        assert first.secret.hex() not in str(node.list())
+    assert honest is host.runtime.greet

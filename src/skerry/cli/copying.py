@@ -3,7 +3,7 @@
 import base64
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,7 +164,7 @@ def _is_directory(box: "Sandbox", path: str) -> bool:
 
 
 @contextmanager
-def _progress() -> Iterator[Progress]:
+def _progress() -> Generator[Progress]:
     if not sys.stderr.isatty():
         yield lambda advanced: None
         return

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skerry.cli.connection import config
-from skerry.cli.output import Format, OutputOption, Step, data, data_json, hint, step
+from skerry.cli.output import Format, OutputOption, Step, data, data_json, hint, progress_line, step
 from skerry.model.errors import DeadlineExceeded, Refused, Unavailable
 
 if TYPE_CHECKING:
@@ -167,6 +167,8 @@ def _wait_ready(here: "Config", server: "Skerry") -> "CapabilitiesView":
             return server.capabilities()
         except Unavailable as error:
             log = instance.log_file(here)
+            if instance.trouble_file(here).exists():
+                raise Unavailable(f"The node cannot start: {instance.trouble_file(here).read_text()}") from error
             if instance.running_pid(here) is None:
                 raise Unavailable(f"The server ended. The end of {log}:\n{_tail(log)}") from error
             if time.monotonic() > deadline:
@@ -185,11 +187,13 @@ def _tail(log: Path, lines: int = 12) -> str:
 def _build(server: "Skerry", template: str, steps: list[Step], *, quiet: bool) -> None:
     if server.templates.get(template).status == "ready":
         return
-    with step(f"build the template {template}", steps, quiet=quiet) as one:
+    with step(f"build the template {template}", steps, quiet=quiet):
+        shown = -1
         for line in server.templates.build(template):
-            one.note = line.line
-            hint(f"    {line.fraction * 100:3.0f} %  {line.line}")
-        one.note = ""
+            # A line for each whole percent: enough to see it move, not so much that a log drowns in it.
+            if (percent := int(line.fraction * 100)) > shown:
+                shown = percent
+                progress_line(f"{'█' * (percent // 5):<20} {percent:3} %  {line.line}")
 
 
 def _report(here: "Config", runtime: str, shares_kernel: bool, steps: list[Step], output: Format) -> None:

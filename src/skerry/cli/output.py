@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -45,6 +45,11 @@ def hint(text: str) -> None:
     sys.stderr.write(text + "\n")
 
 
+def progress_line(text: str) -> None:
+    """How far something is. On a terminal above the spinner, elsewhere a plain line."""
+    hint(f"  {text[:110]}")
+
+
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Columns in plain text: for eyes, and for `awk`."""
     cells = [list(headers), *(list(row) for row in rows)]
@@ -72,7 +77,7 @@ class Step:
 
 
 @contextmanager
-def step(title: str, steps: list[Step], *, quiet: bool) -> Iterator[Step]:
+def step(title: str, steps: list[Step], *, quiet: bool) -> Generator[Step]:
     """Do a step in sight: a spinner while it lasts (on a terminal), a line of data with its time at its end."""
     one = Step(title)
     begun = time.perf_counter()

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -49,7 +49,7 @@ def execute(
         # Click takes `--` away in front of the first word only.
         command = command[1:] if command[0] == "--" else command
         box = find(server, sandbox)
-        given = {"env": parse_env(env), "cwd": cwd, "user": user, "timeout_s": timeout}
+        given: dict[str, object] = {"env": parse_env(env), "cwd": cwd, "user": user, "timeout_s": timeout}
         code = _follow(box, command, output, given, stdin)
     raise typer.Exit(code)
 
@@ -126,7 +126,7 @@ def _writer(descriptor: int) -> Callable[[bytes], None]:
 
 
 @contextmanager
-def _own_failures(output: Format) -> Iterator[None]:
+def _own_failures(output: Format) -> Generator[None]:
     try:
         yield
     except SkerryError as error:

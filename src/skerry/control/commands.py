@@ -10,7 +10,7 @@ from skerry.control import endings, sandboxes
 from skerry.control.deps import Deps
 from skerry.control.outputs import Capture, Captured
 from skerry.control.streams import closing
-from skerry.model.command import Command, CommandCause, CommandEvent, CommandStatus, ExecSpec, Exit, Output
+from skerry.model.command import Command, CommandCause, CommandEvent, CommandStatus, ExecSpec, Exit, Lost, Output
 from skerry.model.errors import (
     DeadlineExceeded,
     GuestError,

@@ -24,6 +24,7 @@ _STREAM = 1
 _HIGH, _LOW = 1_048_576, 262_144  # received and not yet taken: when to stop reading, when to go on
 _WRITE_HIGH = 65_536
 _HANGUP_PROBE_S = 5.0
+_BURST = 32  # frames sent in a row before other connections get their turn
 _HEADER = struct.Struct("<IBBHI")
 _DATA = int(FrameType.DATA)
 
@@ -48,6 +49,7 @@ class CallConnection(asyncio.BufferedProtocol):
         self._channel = 0
         self._reading = True
         self._may_write = True
+        self._burst = 0
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
         self.lost = False
@@ -178,8 +180,12 @@ class CallConnection(asyncio.BufferedProtocol):
                 await self._writer
             finally:
                 self._writer = None
-        if self._transport is None:
-            raise Unavailable("The connection to the node has ended.")
+        self._burst = (self._burst + 1) % _BURST
+        if not self._burst:
+            await asyncio.sleep(0)
+        # Closing is set at once by a failed write, and `connection_lost` comes later: who never waits would not see it.
+        if self._transport is None or self._transport.is_closing():
+            raise Unavailable("The connection has been closed by its other end.")
         self._transport.write(b"".join((encode_header(type, _STREAM, len(payload), channel), payload)))
 
     async def send_json(self, type: int, told: Json) -> None:

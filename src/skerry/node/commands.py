@@ -22,6 +22,7 @@ from skerry.node.spool import Spool, Writer
 from skerry.node.tasks import spawn
 
 SIGKILL = 9
+OOM_WINDOW_S = 0.3
 # What gVisor shows for a process of which the host's kernel has killed the half that runs on it.
 KILLED_BELOW = 1
 
@@ -50,7 +51,8 @@ class Runner:
         self._exits = exits
         self._oom_kills = oom_kills
         self._kernel_of_its_own = kernel_of_its_own
-        self._oom_seen = 0  # kills that a command has been told of
+        self._oom_seen = 0
+        self._oom_until_s = 0.0
         self._oom_before: dict[CommandId, int] = {}  # kills at the start of each command, where that is needed
         self._starting: dict[CommandId, asyncio.Future[None]] = {}
 
@@ -130,17 +132,23 @@ class Runner:
 
     async def _explained(self, command_id: CommandId, exit: Exit) -> Exit:
         """Tell the kernel's kill for memory from any other end, by its counter having moved."""
-        before = max(self._oom_seen, self._oom_before.get(command_id, 0))
-        below = self._kernel_of_its_own and exit.code == KILLED_BELOW
-        if exit.timed_out or not (exit.signal == SIGKILL or below):
-            return exit if exit.signal is None or exit.timed_out else replace(exit, cause=CommandCause.SIGNAL)
-        kills = await self._oom_kills()
-        if kills > before:
-            self._oom_seen = kills
-            # gVisor's exit code is of its own making: none is better than that one.
-            code = None if below else exit.code
-            return replace(exit, code=code, cause=CommandCause.OOM, detail=_OUT_OF_MEMORY)
-        return exit if below else replace(exit, cause=CommandCause.SIGNAL)
+        if exit.timed_out:
+            return exit
+        if self._kernel_of_its_own and exit.code == KILLED_BELOW:
+            before = self._oom_before.get(command_id, self._oom_seen)
+            if await self._oom_kills() == before:
+                return exit
+            # The code is of gVisor's making: none is better than that one.
+            return replace(exit, code=None, cause=CommandCause.OOM, detail=_OUT_OF_MEMORY)
+        if exit.signal != SIGKILL:
+            return exit if exit.signal is None else replace(exit, cause=CommandCause.SIGNAL)
+        kills, now = await self._oom_kills(), time.monotonic()
+        if kills > self._oom_seen:
+            # One step of the counter may have been several commands' end.
+            self._oom_seen, self._oom_until_s = kills, now + OOM_WINDOW_S
+        if now >= self._oom_until_s:
+            return replace(exit, cause=CommandCause.SIGNAL)
+        return replace(exit, cause=CommandCause.OOM, detail=_OUT_OF_MEMORY)
 
     def _end(self, command_id: CommandId, writer: Writer, exit: Exit, forget: Forget | None) -> None:
         self._oom_before.pop(command_id, None)

@@ -7,7 +7,6 @@ No HTTP, no database, no account.
 
 import asyncio
 import fcntl
-import logging
 import os
 import pwd
 import resource
@@ -15,11 +14,13 @@ import signal
 import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import structlog
 
+from skerry import logs
 from skerry.config import Config
 from skerry.model.capability import Capabilities
 from skerry.model.errors import Refused, SkerryError
@@ -36,8 +37,10 @@ from skerry.node.tasks import root_cause, spawn
 
 INODES_EVERY_S = 5.0
 TEND_EVERY_S = 30.0
+SYNC_EVERY_S = 0.5
 SWEEP_EVERY_S = 3600.0
 OPEN_FILES = 65_536
+THREADS = 16
 
 log = structlog.get_logger()
 
@@ -54,7 +57,7 @@ def run(config: Config, make_images: MakeImages = Images) -> int:
     """
     if os.geteuid() != 0:
         raise Refused("skerry-node needs root: it mounts, makes cgroups and network namespaces.")
-    configure_logs(config.log_level)
+    logs.configure(config.log_level)
     _raise_open_files()
     for directory, mode in ((config.home, 0o711), (config.run_dir, 0o711), (config.node_dir, 0o711)):
         directory.mkdir(mode=mode, parents=True, exist_ok=True)
@@ -65,6 +68,8 @@ def run(config: Config, make_images: MakeImages = Images) -> int:
 async def serve(config: Config, opener: Opener) -> int:
     """Answer the socket until a signal or `shutdown`. `opener` is replaced by tests."""
     stop = asyncio.Event()
+    # One slow disk must not keep the others waiting for a thread.
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS, thread_name_prefix="node"))
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     ops = Ops(stop)
@@ -73,15 +78,16 @@ async def serve(config: Config, opener: Opener) -> int:
     async with _background() as group:
         await server.listen(group)
         try:
-            await _work(config, opener, ops, group, stop)
+            await _work(config, opener, ops, server, group, stop)
         finally:
             await server.close()
     return 0
 
 
-async def _work(config: Config, opener: Opener, ops: Ops, group: asyncio.TaskGroup, stop: asyncio.Event) -> None:
+async def _work(
+    config: Config, opener: Opener, ops: Ops, server: Server, group: asyncio.TaskGroup, stop: asyncio.Event
+) -> None:
     opened = await opener()
-    left_running = True
     try:
         spool = Spool(config.node_dir / "spool", config.output_cap_mb << 20, config.output_keep_hours * 3600.0)
         records = Records(config.node_dir / "sandboxes")
@@ -91,15 +97,16 @@ async def _work(config: Config, opener: Opener, ops: Ops, group: asyncio.TaskGro
         ops.open(supervisor, spool, opened.parts, group, await _capabilities(opened.parts))
         spawn(group, _every(INODES_EVERY_S, opened.parts.layers.enforce_inodes), "inodes")
         spawn(group, _every(TEND_EVERY_S, supervisor.tend), "tend")
+        spawn(group, _every(SYNC_EVERY_S, lambda: asyncio.to_thread(records.sync)), "sync")
         spawn(group, _every(SWEEP_EVERY_S, lambda: asyncio.to_thread(spool.sweep, time.time())), "sweep")
         log.info("the node is ready", sandboxes=len(supervisor.list()), runtime=opened.parts.runtime.name)
         await stop.wait()
-        if ops.stop_sandboxes:
-            await supervisor.stop_all()
-            left_running = False
+        # Calls end first, and what they had begun is undone while the parts are still there.
+        await server.close()
+        await supervisor.quiet()
     finally:
-        await (opened.leave() if left_running else opened.close())
-    log.info("the node ends", sandboxes_left_running=left_running)
+        await (opened.close() if ops.none_left_running else opened.leave())
+    log.info("the node ends", sandboxes_left_running=not ops.none_left_running)
 
 
 async def _every(seconds: float, work: Callable[[], Awaitable[object]]) -> None:
@@ -141,21 +148,6 @@ async def _capabilities(parts: Parts) -> Capabilities:
         keeps_memory=False,
         disk_limit=parts.layers.disk_limit,
         probes=tuple(probes),
-    )
-
-
-def configure_logs(level: str) -> None:
-    """Lines of key=value on stderr. What is logged holds no secret: the modules log ids, counts and messages."""
-    least = logging.getLevelNamesMapping()[level.upper()]
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.format_exc_info,
-            structlog.processors.LogfmtRenderer(sort_keys=False, key_order=["timestamp", "level", "event"]),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(least),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
     )
 
 

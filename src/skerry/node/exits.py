@@ -14,6 +14,7 @@ from skerry.model.ids import CommandId
 from skerry.node.spool import Spool
 
 RETRY_S = 5.0
+GATHER_S = 0.05  # ends that come together are written together, and after their commands were answered
 
 Forget = Callable[[CommandId], Awaitable[None]]
 
@@ -37,6 +38,7 @@ class Exits:
         """Write until cancelled. What waits then is recovered from sbxd by the next start."""
         while True:
             await self._some.wait()
+            await asyncio.sleep(GATHER_S)
             self._some.clear()
             batch, self._waiting = self._waiting, {}
             written = await asyncio.to_thread(self._write, list(batch))

@@ -37,6 +37,7 @@ async def open_parts(config: Config, make_images: MakeImages) -> OpenedParts:
     bundles.mkdir(mode=0o711, exist_ok=True)
 
     async def leave() -> None:
+        await images.close()
         # The pool stays mounted: running sandboxes live on it.
         await network.close()
         await runtime.close()

@@ -32,12 +32,13 @@ class Ops:
 
     def __init__(self, stop: asyncio.Event) -> None:
         self._stop = stop
+        self._stopping = False
         self._supervisor: Supervisor | None = None
         self._spool: Spool | None = None
         self._parts: Parts | None = None
         self._group: asyncio.TaskGroup | None = None
         self._capabilities: Capabilities | None = None
-        self.stop_sandboxes = False
+        self.none_left_running = False
 
     def open(
         self,
@@ -85,6 +86,8 @@ class Ops:
     def _node(self) -> Supervisor:
         if self._supervisor is None:
             raise Unavailable("The node is starting and takes its sandboxes over. Try again in a moment.")
+        if self._stopping:
+            raise Unavailable("The node is being shut down.")
         return self._supervisor
 
     @property
@@ -113,7 +116,7 @@ class Ops:
             await call.event(shapes.observed_to(seen))
 
     async def deaths(self, call: Call) -> None:
-        async with aclosing(cast("AsyncGenerator[shapes.Observed]", self._node.watch())) as deaths:
+        async with aclosing(self._node.deaths.watch()) as deaths:
             await call.event({"watching": True})
             async for seen in deaths:
                 await call.event(shapes.observed_to(seen))
@@ -130,8 +133,11 @@ class Ops:
             await call.event(shapes.progress_to(progress))
 
     async def shutdown(self, call: Call) -> None:
-        """End this process; with `stop`, the sandboxes' processes too (their files are kept)."""
-        self.stop_sandboxes = bool(call.ask.get("stop"))
+        """End this process; with `stop`, the sandboxes' processes before (their files are kept). Then answers."""
+        if call.ask.get("stop"):
+            node, self._stopping = self._node, True
+            await node.stop_all()
+            self.none_left_running = True
         self._stop.set()
 
     # -- commands ----------------------------------------------------------------------------------------------

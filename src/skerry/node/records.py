@@ -6,7 +6,7 @@ leaves the state before. Holds the secrets that prove us to the sandboxes: root'
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -14,9 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from skerry.guest.shapes import Json, spec_from, spec_to
+from skerry.model.errors import TooBusy
 from skerry.model.ids import SandboxId, is_id
 from skerry.model.lifecycle import Cause
 from skerry.model.sandbox import Observed, SandboxSpec
+
+_RANGES = 24_000  # ranges of 65,536 user ids, from 0x1000_0000 to 0x6dc0_0000
+_FIRST_RANGE = 4096
 
 
 class Stage(StrEnum):
@@ -61,10 +65,11 @@ def host_boot() -> str:
 
 
 class Records:
-    """The files. Small and synchronous: each call takes microseconds, `sync` excepted."""
+    """The files. Small and synchronous: each call takes microseconds, but for `sync`."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._unsynced: set[SandboxId] = set()
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def write(self, record: Record) -> None:
@@ -77,15 +82,21 @@ class Records:
             os.write(fd, b"\n" + line if os.fstat(fd).st_size else line)
         finally:
             os.close(fd)
+        self._unsynced.add(record.id)
 
-    def sync(self, sandbox_id: SandboxId) -> None:
-        """Wait for the disk. Blocks for milliseconds: call it in a thread."""
-        for path in (self._path(sandbox_id), self._directory):
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+    def sync(self) -> None:
+        """Put what was written since the last time on the disk itself. Blocks on it: call it in a thread, often.
+
+        No create waits for this: who makes a sandbox in the second before a power cut has lost its files, too.
+        """
+        unsynced, self._unsynced = self._unsynced, set()
+        for path in [*(self._path(sandbox_id) for sandbox_id in unsynced), *([self._directory] if unsynced else [])]:
+            with suppress(FileNotFoundError):
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
 
     def remove(self, sandbox_id: SandboxId) -> None:
         self._path(sandbox_id).unlink(missing_ok=True)
@@ -108,6 +119,19 @@ class Records:
 def moved(record: Record, stage: Stage, cause: Cause | None = None, detail: str = "") -> Record:
     """The record at another stage. An earlier cause stays: what killed it first is what its owner wants to know."""
     return replace(record, stage=stage, cause=record.cause or cause, detail=record.detail or detail)
+
+
+def free_id_base(records: Iterable[Record], first: int) -> int:
+    """The first of a range of 65,536 user ids that no record has, searched from the `first`th on, in a circle.
+
+    Instances start in different places, so that they meet only on a host that is nearly full.
+    """
+    used = {record.id_base for record in records}
+    for number in range(_RANGES):
+        base = (_FIRST_RANGE + (first + number) % _RANGES) << 16
+        if base not in used:
+            return base
+    raise TooBusy("Every range of user ids is taken. Destroy sandboxes that are not needed.")
 
 
 def _last(path: Path) -> Record | None:

@@ -20,18 +20,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from skerry.guest.shapes import exit_from, exit_to
-from skerry.model.command import CommandCause, CommandEvent, Exit, Lost, Output
+from skerry.model.command import CommandCause, CommandEvent, Exit, Lost
 from skerry.model.errors import Invalid, NotFound
 from skerry.model.ids import CommandId, SandboxId, is_id
-
-CHUNK = 262_144  # most bytes in one Output
-INLINE = 16_384  # reads and writes up to this size are made on the loop: a thread would cost more than the page cache
-
-_HEADER = struct.Struct("<8s48sQ")  # magic, sandbox id, start in ms since 1970
-_MAGIC = b"skspool1"
-_RECORD = struct.Struct("<Q")  # end offset << 8 | channel
-_BATCH = 512  # records read at once
-_LOST = 0  # the channel of bytes that never came
+from skerry.node.spool_reader import HEADER, INLINE, LOST, MAGIC, RECORD, Reader
 
 
 class Writer:
@@ -86,7 +78,7 @@ class Writer:
             with suppress(OSError):
                 self._open()
                 os.ftruncate(self._fd, upto)
-                self._record(_LOST, upto)
+                self._record(LOST, upto)
                 self.kept = upto
         self.end = upto
         self._wake()
@@ -122,7 +114,7 @@ class Writer:
     def _room(self, channel: int) -> int:
         # Records count: a command that alternates channels byte by byte would fill the disk with index instead.
         records = self._records + (channel != self._channel)
-        return self._cap - self.kept - records * _RECORD.size
+        return self._cap - self.kept - records * RECORD.size
 
     def _store(self, channel: int, data: bytes) -> None:
         try:
@@ -137,7 +129,7 @@ class Writer:
 
     def _record(self, channel: int, end: int) -> None:
         number = self._records - 1 if channel == self._channel else self._records
-        os.pwrite(self._index_fd, _RECORD.pack(end << 8 | channel), _HEADER.size + number * _RECORD.size)
+        os.pwrite(self._index_fd, RECORD.pack(end << 8 | channel), HEADER.size + number * RECORD.size)
         self._records, self._channel = number + 1, channel
 
     def _open(self) -> None:
@@ -147,7 +139,7 @@ class Writer:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         self._fd = os.open(self._path / "output", flags, 0o600)
         self._index_fd = os.open(self._path / "index", flags, 0o600)
-        header = _HEADER.pack(_MAGIC, self.sandbox_id.encode(), round(self.started_at_s * 1000))
+        header = HEADER.pack(MAGIC, self.sandbox_id.encode(), round(self.started_at_s * 1000))
         os.pwrite(self._index_fd, header, 0)
 
     def recover(self) -> None:
@@ -155,15 +147,15 @@ class Writer:
         if not (self._path / "index").exists():
             return
         with (self._path / "index").open("rb") as index, suppress(struct.error):
-            _, _, started_ms = _HEADER.unpack(index.read(_HEADER.size))
+            _, _, started_ms = HEADER.unpack(index.read(HEADER.size))
             self.started_at_s = started_ms / 1000
         self._open()
         size = os.fstat(self._index_fd).st_size
-        self._records = max(0, (size - _HEADER.size) // _RECORD.size)
-        os.ftruncate(self._index_fd, _HEADER.size + self._records * _RECORD.size)
+        self._records = max(0, (size - HEADER.size) // RECORD.size)
+        os.ftruncate(self._index_fd, HEADER.size + self._records * RECORD.size)
         if self._records:
-            at = _HEADER.size + (self._records - 1) * _RECORD.size
-            (record,) = _RECORD.unpack(os.pread(self._index_fd, _RECORD.size, at))
+            at = HEADER.size + (self._records - 1) * RECORD.size
+            (record,) = RECORD.unpack(os.pread(self._index_fd, RECORD.size, at))
             self.kept, self._channel = record >> 8, record & 0xFF
         os.ftruncate(self._fd, self.kept)
         self.end = self.kept
@@ -257,7 +249,7 @@ class Spool:
         owner, exit = (writer.sandbox_id, None) if writer else self._ended(command_id)
         if owner != sandbox_id:
             raise _unknown(command_id)
-        reader = _Reader(self._directory / command_id, offset)
+        reader = Reader(self._directory / command_id, offset)
         try:
             while True:
                 ended = writer.exit if writer else exit
@@ -293,8 +285,8 @@ class Spool:
                 continue
             with suppress(OSError, struct.error, ValueError):
                 with (entry / "index").open("rb") as index:
-                    magic, owner, _ = _HEADER.unpack(index.read(_HEADER.size))
-                if magic == _MAGIC:
+                    magic, owner, _ = HEADER.unpack(index.read(HEADER.size))
+                if magic == MAGIC:
                     yield command_id, SandboxId(owner.rstrip(b"\0").decode("ascii"))
 
     def sweep(self, now_s: float) -> int:
@@ -308,94 +300,6 @@ class Spool:
                     shutil.rmtree(entry, ignore_errors=True)
                     removed += 1
         return removed
-
-
-class _Reader:
-    """A position in one spool. Opens its own descriptors, so that the writer may go; holds one chunk at a time."""
-
-    def __init__(self, path: Path, offset: int) -> None:
-        self.offset = offset
-        self._path = path
-        self._fd = self._index_fd = -1
-        self._number = 0  # the record that holds `offset`, or one before it
-        self._records: list[int] = []
-
-    async def next(self, upto: int | None) -> Output | Lost | None:
-        """What comes next below `upto` (None: the index's end); None when there is no more."""
-        if upto is not None and self.offset >= upto:
-            return None
-        if not self._open():
-            return None
-        run = self._run()
-        if run is None:
-            return None
-        end, channel = run
-        if upto is not None:
-            end = min(end, upto)
-        start = self.offset
-        if channel == _LOST:
-            self.offset = end
-            return Lost(start, end - start)
-        size = min(end - start, CHUNK)
-        if size <= INLINE:
-            data = os.pread(self._fd, size, start)
-        else:
-            data = await asyncio.to_thread(os.pread, self._fd, size, start)
-        if not data:
-            return None  # shorter than its index: the file was cut by hand; the rest is told as lost
-        self.offset = start + len(data)
-        return Output(channel, start, data)
-
-    def _open(self) -> bool:
-        if self._fd < 0:
-            try:
-                self._fd = os.open(self._path / "output", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-                self._index_fd = os.open(self._path / "index", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            except FileNotFoundError:
-                self.close()
-                return False  # nothing was printed (yet)
-            self._number = self._seek()
-        return True
-
-    def _seek(self) -> int:
-        low, high = 0, max(0, (os.fstat(self._index_fd).st_size - _HEADER.size) // _RECORD.size)
-        while low < high:
-            middle = (low + high) // 2
-            record = self._load(middle, 1)
-            if record and record[0] >> 8 > self.offset:
-                high = middle
-            else:
-                low = middle + 1
-        return low
-
-    def _load(self, number: int, count: int) -> list[int]:
-        raw = os.pread(self._index_fd, count * _RECORD.size, _HEADER.size + number * _RECORD.size)
-        usable = len(raw) - len(raw) % _RECORD.size
-        return [record for (record,) in _RECORD.iter_unpack(raw[:usable])]
-
-    def _run(self) -> tuple[int, int] | None:
-        """End and channel of the run that holds `offset`. The last record read may have grown: it is read again."""
-        while True:
-            while self._records:
-                record = self._records[0]
-                if record >> 8 > self.offset:
-                    return record >> 8, record & 0xFF
-                if len(self._records) == 1:
-                    break
-                self._records.pop(0)
-                self._number += 1
-            fresh = self._load(self._number, _BATCH)
-            if not fresh or fresh[-1] >> 8 <= self.offset:
-                self._records = fresh[-1:]
-                self._number += max(0, len(fresh) - 1)
-                return None
-            self._records = fresh
-
-    def close(self) -> None:
-        for fd in (self._fd, self._index_fd):
-            if fd >= 0:
-                os.close(fd)
-        self._fd = self._index_fd = -1
 
 
 def _unknown(command_id: CommandId) -> NotFound:

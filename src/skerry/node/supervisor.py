@@ -5,11 +5,13 @@ Knows no account, no template's contents and no socket.
 """
 
 import asyncio
+import builtins
 import os
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import structlog
 
@@ -32,9 +34,10 @@ from skerry.model.lifecycle import Cause
 from skerry.model.sandbox import Observed, Placement, SandboxSpec
 from skerry.node import steps
 from skerry.node.commands import Runner, end_all, end_orphans
+from skerry.node.deaths import Deaths
 from skerry.node.exits import Exits
 from skerry.node.parts import Parts
-from skerry.node.records import Record, Records, Stage, host_boot, moved
+from skerry.node.records import Record, Records, Stage, free_id_base, host_boot, moved
 from skerry.node.spool import Spool
 from skerry.node.tasks import root_cause, spawn, through
 
@@ -43,9 +46,6 @@ CAUSE_GRACE_S = 2.0  # a channel that ends because the sandbox died is usually s
 RECONNECTS = 3
 ADOPTED_AT_ONCE = 8
 MAX_WAITING = 512  # creates that wait for their turn; more are told to come back
-_RANGES = 28_000  # ranges of 65,536 user ids that one instance may hand out: 0x1000_0000 … 0x7d60_0000
-_FIRST_RANGE = 4096
-_MAX_WATCHED = 1024  # deaths a watcher may fall behind by; `list` is the truth
 
 log = structlog.get_logger()
 
@@ -78,7 +78,8 @@ class Supervisor:
         self._held: dict[SandboxId, _Held] = {}
         self._slots = asyncio.Semaphore(2 + 2 * (os.cpu_count() or 1))
         self._creating = 0
-        self._watchers: set[asyncio.Queue[Observed]] = set()
+        self._strays: set[SandboxId] = set()
+        self.deaths = Deaths()
         self._boot = host_boot()
         spawn(group, self._exits.run(), "exits")
 
@@ -137,14 +138,11 @@ class Supervisor:
             template_root=image.root,
             secret=secrets.token_bytes(SECRET_BYTES),
             host_boot=self._boot,
-            id_base=self._free_range() if self._parts.runtime.needs_id_range else None,
+            id_base=free_id_base(self._all(), self._first_range) if self._parts.runtime.needs_id_range else None,
         )
         try:
             self._records.write(record)
-            async with asyncio.TaskGroup() as group:
-                # A record that a power cut takes away would take the sandbox's files with it.
-                group.create_task(asyncio.to_thread(self._records.sync, record.id))
-                starting = group.create_task(steps.start(self._parts, record, self._group))
+            connection = await steps.start(self._parts, record, self._group)
             held.record = moved(record, Stage.RUNNING)
             self._records.write(held.record)
         except BaseException as error:
@@ -157,7 +155,7 @@ class Supervisor:
             if cause is error:
                 raise
             raise cause from error
-        self._take(held, held.record, starting.result())
+        self._take(held, held.record, connection)
         return Placement(record.runtime, record.template_digest)
 
     async def _undo(self, held: _Held, record: Record) -> None:
@@ -198,17 +196,10 @@ class Supervisor:
 
     def list(self) -> list[Observed]:
         """All sandboxes that this node holds anything of."""
-        return [held.record.observed() for held in self._held.values() if held.record is not None]
+        return [record.observed() for record in self._all()]
 
-    async def watch(self) -> AsyncIterator[Observed]:
-        """Sandboxes as they die, from now on."""
-        queue: asyncio.Queue[Observed] = asyncio.Queue(_MAX_WATCHED)
-        self._watchers.add(queue)
-        try:
-            while True:
-                yield await queue.get()
-        finally:
-            self._watchers.discard(queue)
+    def _all(self) -> builtins.list[Record]:
+        return [held.record for held in self._held.values() if held.record is not None]
 
     def inside(self, sandbox_id: SandboxId) -> tuple[SbxdGuest, Runner]:
         """The way into a running sandbox.
@@ -262,7 +253,9 @@ class Supervisor:
                 connection = again
         finally:
             dead.cancel()
-        await self._died(held, record, cause, detail)
+        async with held.lock:
+            if held.record is record:  # else it was destroyed meanwhile
+                await self._bury(held, record, cause, detail)
 
     async def _again(self, held: _Held, record: Record, error: SkerryError) -> Connection | str:
         """The connection opened anew through a bridge, commands resumed; or why the sandbox is given up."""
@@ -283,11 +276,6 @@ class Supervisor:
                 await asyncio.sleep(attempt)
         return f"The daemon inside does not answer any more. {error.message}"
 
-    async def _died(self, held: _Held, record: Record, cause: Cause, detail: str) -> None:
-        async with held.lock:
-            if held.record is record:  # else it was destroyed meanwhile
-                await self._bury(held, record, cause, detail)
-
     async def _bury(self, held: _Held, record: Record, cause: Cause, detail: str) -> None:
         """Record a death, end what went on inside, free the compute. The files are kept until destroy."""
         held.record = moved(record, Stage.DEAD, cause, detail)
@@ -297,9 +285,7 @@ class Supervisor:
             log.error("a death could not be recorded; the next start finds it again", error=str(error))
         log.warning("a sandbox died", sandbox=record.id, cause=cause, detail=detail)
         self._drop(held, held.record, _gone(held.record))
-        for queue in self._watchers:
-            with suppress(asyncio.QueueFull):
-                queue.put_nowait(held.record.observed())
+        self.deaths.tell(held.record.observed())
         await steps.release(self._parts, record.id)
 
     def _drop(self, held: _Held, record: Record, error: SandboxGone) -> None:
@@ -308,14 +294,6 @@ class Supervisor:
             held.guest.connection.abort(error)
         held.guest = held.runner = None
         end_all(record.id, self._spool, self._exits, oom=record.cause is Cause.OOM, detail=error.message)
-
-    def _free_range(self) -> int:
-        used = {held.record.id_base for held in self._held.values() if held.record is not None}
-        for number in range(_RANGES):
-            base = (_FIRST_RANGE + (self._first_range + number) % _RANGES) << 16
-            if base not in used:
-                return base
-        raise TooBusy("Every range of user ids is taken. Destroy sandboxes that are not needed.")
 
     # -- before and after --------------------------------------------------------------------------------------
 
@@ -333,8 +311,7 @@ class Supervisor:
 
         async def stray(sandbox_id: SandboxId) -> None:
             async with turns:
-                log.warning("removing what no record names", sandbox=sandbox_id)
-                await steps.remove(self._parts, sandbox_id)
+                await self._attempt(sandbox_id, steps.remove(self._parts, sandbox_id))
 
         async with asyncio.TaskGroup() as group:
             for record in records:
@@ -371,13 +348,32 @@ class Supervisor:
             spawn(self._group, self._watch(held, record, again), "watch")
 
     async def tend(self) -> None:
-        """Finish what could not be finished before: destroys that failed. Called now and then."""
+        """Finish what could not be finished before: destroys that failed, and what appeared without a record.
+
+        A runtime that was starting a sandbox when the last node was killed may have gone on behind our back. Called
+        now and then; what is seen without a record twice in a row is removed.
+        """
         for sandbox_id, held in list(self._held.items()):
             if held.record is not None and held.record.stage is Stage.DESTROYING and not held.users:
-                try:
-                    await self.destroy(sandbox_id)
-                except (SkerryError, OSError, ExceptionGroup) as error:
-                    log.error("a sandbox could not be destroyed; trying again later", id=sandbox_id, error=str(error))
+                await self._attempt(sandbox_id, self.destroy(sandbox_id))
+        strays = (await steps.leftovers(self._parts))[0] - self._held.keys()
+        for sandbox_id in strays & self._strays:
+            await self._attempt(sandbox_id, steps.remove(self._parts, sandbox_id))
+        self._strays = strays
+
+    async def _attempt(self, sandbox_id: SandboxId, removing: Coroutine[Any, Any, None]) -> None:
+        try:
+            await removing
+            log.warning("removed what was left of a sandbox", sandbox=sandbox_id)
+        except (SkerryError, OSError, ExceptionGroup) as error:
+            log.error("a sandbox could not be removed; trying again later", sandbox=sandbox_id, error=str(error))
+
+    async def quiet(self) -> None:
+        """Return when nothing is being made or unmade, or after a while: the next start finishes the rest."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(15):
+                while any(held.users for held in self._held.values()):  # noqa: ASYNC110 - once, at the end
+                    await asyncio.sleep(0.01)
 
     async def stop_all(self) -> None:
         """End every sandbox's processes; the files are kept. For the end of the whole installation."""

@@ -19,6 +19,7 @@ from skerry.seams import Guest
 
 CREATE_S = 150.0  # longer than the node's own deadline, so that its answer is the one that is heard
 DESTROY_S = 150.0
+SHUTDOWN_S = 300.0
 BUILD_STALL_S = 1800.0  # no step of a build may be silent for longer
 _IDS_AT_ONCE = 500
 
@@ -40,7 +41,7 @@ class LocalProvider:
 
     async def shutdown(self, *, stop_sandboxes: bool) -> None:
         """Have the node process end; with `stop_sandboxes` the sandboxes' processes too. Their files are kept."""
-        await self._client.ask("shutdown", {"stop": stop_sandboxes})
+        await self._client.ask("shutdown", {"stop": stop_sandboxes}, deadline_s=SHUTDOWN_S)
 
     async def capabilities(self) -> Capabilities:
         return shapes.capabilities_from(await self._client.ask("capabilities", {}))

@@ -16,6 +16,7 @@ class Follower:
     def __init__(self, offset: int) -> None:
         self.offset = offset
         self.view: CommandView | None = None
+        self.lost_bytes = 0
         self._decoder = Decoder()
         self._kept: dict[str, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
 
@@ -34,6 +35,7 @@ class Follower:
                 gap = json.loads(event.data)
                 lost = Lost(int(gap["offset"]), int(gap["length"]))
                 self.offset = lost.offset + lost.length
+                self.lost_bytes += lost.length
                 yield lost
             elif event.name == "end":
                 self.view = CommandView.model_validate_json(event.data)

@@ -113,8 +113,10 @@ class CommandResult:
         return self
 
 
-def result_from(view: CommandView, stdout: bytes | None = None, stderr: bytes | None = None) -> CommandResult:
-    """The result in an answer; `stdout` and `stderr` are given where they were streamed."""
+def result_from(
+    view: CommandView, stdout: bytes | None = None, stderr: bytes | None = None, lost_bytes: int = 0
+) -> CommandResult:
+    """The result in an answer; the output, and how much of it is lost, are given where it was streamed."""
     out = _exact(view.stdout, view.stdout_base64) if stdout is None else stdout
     err = _exact(view.stderr, view.stderr_base64) if stderr is None else stderr
     return CommandResult(
@@ -128,7 +130,7 @@ def result_from(view: CommandView, stdout: bytes | None = None, stderr: bytes | 
         stderr_bytes=err,
         truncated=view.stdout_truncated or view.stderr_truncated or len(out) + len(err) < view.output_bytes,
         output_bytes=view.output_bytes,
-        lost_bytes=view.lost_bytes,
+        lost_bytes=max(view.lost_bytes, lost_bytes),
         duration_ms=view.duration_ms,
         started_at=view.started_at,
         completed_at=view.completed_at,

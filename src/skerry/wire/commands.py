@@ -1,9 +1,11 @@
 """Commands on the wire (snake_case).
 
 Streams are server-sent events. `POST …/commands/stream` speaks the published client's dialect: `chunk` (base64 of both
-channels as they come), `error` (base64 of a message), `end` (the exit code). `GET /v1/commands/{id}/events?offset=n` is
-the native one: `stdout` and `stderr` (base64), `lost` (`{"offset","length"}`), `end` (a `CommandView` without output);
-every event's `id` is the output offset behind it, so that `Last-Event-ID` or `offset` resumes exactly.
+channels as they come), `error` (base64 of a message), `end` (the exit code, `null` if there is none).
+`GET /v1/commands/{id}/events?offset=n` is the native one: `stdout` and `stderr` (base64), `lost`
+(`{"offset","length"}`), `end` (a `CommandView` without output); every event's `id` is the output offset behind it, so
+that `Last-Event-ID` or `offset` resumes exactly. An `error` (`{"code","message"}`) says that the stream broke off on
+the server's side: resume it.
 """
 
 from datetime import datetime

@@ -78,7 +78,12 @@ class CapabilitiesView(Answer):
 
 
 class TemplateView(Answer):
-    """`id` is the name for built-in templates."""
+    """`id` is the name for built-in templates.
+
+    `POST /v1/templates/{name}/build` answers with server-sent events: `progress` (`{"fraction","line"}`), then `end` (a
+    `TemplateView`) or `error` (`{"code","message"}`). `GET …/build/logs` speaks the published client's dialect: `log`
+    (base64 of a line).
+    """
 
     id: str
     name: str

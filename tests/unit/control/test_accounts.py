@@ -1,13 +1,11 @@
 """Keys and the first account: a secret exists once, in its owner's hands."""
 
-import stat
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from skerry.control import accounts
-from skerry.model.account import hash_secret
+from skerry.model.account import hash_secret, new_secret
 from skerry.model.errors import NotFound, Unauthorized
 from skerry.testing.memory_store import MemoryStore
 from skerry.testing.store_suite import add_account
@@ -22,34 +20,26 @@ def empty(world: World) -> World:
     return replace(world, store=store, deps=replace(world.deps, store=store))
 
 
-async def test_x8_the_first_start_makes_an_account_without_limits_and_leaves_its_key(
-    empty: World, tmp_path: Path
-) -> None:
-    key_file = tmp_path / "api" / "key"
-    account = await accounts.bootstrap(empty.deps, key_file)
-    secret = key_file.read_text().strip()
+async def test_x8_the_first_start_makes_an_account_without_limits(empty: World) -> None:
+    secret = new_secret()
+    account = await accounts.bootstrap(empty.deps, hash_secret(secret))
     assert account.plan == "unlimited"
-    assert stat.S_IMODE(key_file.stat().st_mode) == 0o600
     assert await accounts.authenticate(empty.deps, secret) == account.id
     (key,) = await empty.store.list_keys(account.id)
     assert key.secret_hash == hash_secret(secret)
     assert secret.encode() not in key.secret_hash
 
 
-async def test_a_second_start_touches_nothing(empty: World, tmp_path: Path) -> None:
-    account = await accounts.bootstrap(empty.deps, tmp_path / "key")
-    before = (tmp_path / "key").read_text()
-    assert await accounts.bootstrap(empty.deps, tmp_path / "key") == account
-    assert (tmp_path / "key").read_text() == before
+async def test_a_second_start_touches_nothing(empty: World) -> None:
+    account = await accounts.bootstrap(empty.deps, hash_secret("one"))
+    assert await accounts.bootstrap(empty.deps, hash_secret("one")) == account
+    assert len(await empty.store.list_keys(account.id)) == 1
 
 
-async def test_a_key_file_is_never_written_through_a_link(empty: World, tmp_path: Path) -> None:
-    (tmp_path / "victim").write_text("safe")
-    (tmp_path / "key.new").symlink_to(tmp_path / "victim")
-    (tmp_path / "key").symlink_to(tmp_path / "victim")
-    await accounts.bootstrap(empty.deps, tmp_path / "key")
-    assert (tmp_path / "victim").read_text() == "safe"
-    assert not (tmp_path / "key").is_symlink()
+async def test_a_new_key_file_opens_the_old_account(empty: World) -> None:
+    account = await accounts.bootstrap(empty.deps, hash_secret("lost"))
+    assert await accounts.bootstrap(empty.deps, hash_secret("new")) == account
+    assert await accounts.authenticate(empty.deps, "new") == account.id
 
 
 async def test_a_wrong_key_is_refused(world: World) -> None:

@@ -292,7 +292,8 @@ class CommandLine:
             return None
 
     def _records(self, sandbox_id: SandboxId) -> Sequence[Path]:
-        return tuple(path for path in _entries(self._state) if path.name.startswith(sandbox_id))
+        # Anywhere in the name: gVisor's control socket is runsc-<id>.sock, and ids are of one length.
+        return tuple(path for path in _entries(self._state) if sandbox_id in path.name)
 
     def _adopt(self, sandbox_id: SandboxId) -> None:
         for pid in self._cgroups.processes(sandbox_id):

@@ -56,7 +56,8 @@ class RunningCommand:
                     if sink is not None:
                         sink(event.data)
         self._view = follower.ended()
-        return result_from(self._view, follower.collected("stdout"), follower.collected("stderr"))
+        stdout, stderr = follower.collected("stdout"), follower.collected("stderr")
+        return result_from(self._view, stdout, stderr, follower.lost_bytes)
 
     def poll(self) -> CommandResult:
         """The state now, with the output so far (1 MiB of each stream)."""
