@@ -1,6 +1,6 @@
-"""What the attacks have in common: both users, a program of attacks inside, and the question whether all is still well.
+"""What the attacks have in common: both users, a program of attacks inside, and whether all is still well.
 
-An attack may end the sandbox that makes it, which then says why. It may never touch a neighbour, the server or the host.
+An attack may end the sandbox that makes it, which then says why. It never touches a neighbour, the server or the host.
 """
 
 import time

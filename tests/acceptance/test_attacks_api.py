@@ -5,7 +5,7 @@ import itertools
 import json
 import random
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -13,6 +13,7 @@ from urllib.parse import quote, urlsplit
 
 import httpx2
 import pytest
+from acceptance.nonsense import HEADERS, IDS, RAW_BODIES, VALUES
 from acceptance.servers import Server
 
 from skerry import Sandbox
@@ -101,7 +102,7 @@ def sample(described: dict[str, Any], schema: dict[str, Any], depth: int = 0) ->
     if kind == "object":
         wanted = schema.get("required", [])
         return {name: sample(described, schema["properties"][name], depth + 1) for name in wanted}
-    return {"integer": 1, "number": 1.0, "boolean": False, "array": [], "string": "/workspace/x"}.get(kind or "", None)
+    return {"integer": 1, "number": 1.0, "boolean": False, "array": [], "string": "/workspace/x"}.get(kind or "")
 
 
 def body_of(described: dict[str, Any], route: Route) -> dict[str, Any]:
@@ -173,29 +174,6 @@ def test_what_is_another_accounts_is_404_on_every_route(
     assert sandbox.commands.get(command.id).poll().stdout == "mine\n"
 
 
-IDS = [
-    "x", "..", "../..", "%2e%2e", "sbx_", "sbx_" + "a" * 5000, "sbx_" + "0" * 19, "SBX_" + "A" * 20, "\x00", "\n", "'", '"', "*", "%",
-    "🏝️", "a b", "null", "-1", "0", "sbx_" + "é" * 20, "{sandbox_id}", "\u202e", "sbx_aaaaaaaaaaaaaaaaaaaa;", "sbx_aaaaaaaaaaaaaaaaaaaa\r\nX: y",
-]  # fmt: skip
-VALUES: list[Any] = [
-    None, True, 0, -1, 1, 2**31, 2**53 + 1, 2**63, 2**64, -(2**63) - 1, 10**400, 1e308, 0.5, "", " ", "x", "\x00", "a\x00b", "\ud800", "🏝️",
-    "../../../etc/passwd", "/" * 5000, "x" * 200_000, [], [None], [[]] * 50, ["\x00"], ["\ud800"], ["x" * 200_000], {}, {"": None},
-    {"\ud800": "\udfff"}, {"a": {"b": {"c": {}}}}, {"__proto__": 1}, "NaN", "9" * 5000,
-]  # fmt: skip
-RAW_BODIES = [
-    b"", b"{", b"null", b"[]", b"1", b'"x"', b"\xff\xfe", b"\x00" * 100, b"{" * 100_000, b"[" * 100_000, b'{"a":' * 50_000, b"NaN", b"Infinity",
-    b'{"command":NaN}', b'{"command":"x","command":"y"}', b'{"command":"\\ud800"}', b'{"command":"\xff"}', b"\xef\xbb\xbf{}", b"9" * 100_000,
-    b'{"timeout_seconds":1e999,"command":"true"}', b'{"timeout_seconds":' + b"9" * 6000 + b',"command":"true"}',
-]  # fmt: skip
-HEADERS: list[tuple[str, bytes]] = [
-    ("Range", b"bytes=0-99999999999999999999999999"), ("Range", b"bytes=-"), ("Range", b"bytes=9-1,2-3"), ("Range", b"\xff\xfe"), ("Range", b"bytes=--1"),
-    ("If-Range", b"\xff"), ("Last-Event-ID", b"-1"), ("Last-Event-ID", b"9" * 400), ("Last-Event-ID", b"\xd9\xa1"), ("Content-Type", b"application/\xff"),
-    ("Content-Type", b"multipart/form-data"), ("Content-Type", b"application/json; charset=utf-7"), ("Accept", b"\xff"), ("Accept-Encoding", b"\x01"),
-    ("Cookie", b"\xff" * 100), ("X-Request-Id", b"x" * 8000), ("Host", b"evil"), ("Forwarded", b"for=\"]"), ("Expect", b"100-continue"),
-    ("Content-Encoding", b"gzip"), ("X-Http-Method-Override", b"DELETE"),
-]  # fmt: skip
-
-
 # Said by the HTTP server itself, to what is no request at all: nothing of ours has seen it.
 NO_HTTP = b"Invalid HTTP request received."
 
@@ -210,7 +188,7 @@ class Prober:
         self.faults: list[str] = []
 
     def send(
-        self, method: str, target: str, content: bytes | None = None, headers: list[tuple[str, bytes]] = []
+        self, method: str, target: str, content: bytes | None = None, headers: Sequence[tuple[str, bytes]] = ()
     ) -> int:
         names = {name.lower() for name, _ in headers}
         kind = [] if content is None or "content-type" in names else [("Content-Type", b"application/json")]

@@ -1,4 +1,4 @@
-"""Spoiling a sandbox's own files, from inside: it answers all the same, and what the API does with them stays inside."""
+"""Spoiling a sandbox's own files, from inside: it answers all the same, and what the API does stays inside."""
 
 import pytest
 from acceptance.hostile import answers

@@ -139,7 +139,8 @@ def test_uploads_that_dawdle_or_stop_leave_nothing_and_hold_up_nobody(
     with flat(server) as check:
         heads = [
             f"PUT /v1/sandboxes/{sandbox.id}/files/raw?path=kept HTTP/1.1\r\nContent-Length: 1000000",
-            f"POST /v1/sandboxes/{sandbox.id}/commands HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 100",
+            f"POST /v1/sandboxes/{sandbox.id}/commands HTTP/1.1\r\nContent-Type: application/json\r\n"
+            "Content-Length: 100",
         ]
         dawdlers = [Dawdler(server, head) for head in heads * 10]
         for _ in range(100):

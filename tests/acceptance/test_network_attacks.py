@@ -146,7 +146,11 @@ FORGED = {
         "s.send(struct.pack('=IHHIIBBBBiII', 32, 16, 5, 1, 0, 0, 0, 0, 0, 1, 0, 1))\n"  # set the first link down
         "a = s.recv(4096); raise SystemExit(struct.unpack('=i', a[16:20])[0] and 1)"
     ),
-    "address": "import subprocess; raise SystemExit(subprocess.run(['ip','addr','add','10.9.9.9/8','dev','eth0']).returncode)",
+    "address": (
+        "import fcntl, socket, struct\n"
+        "s = socket.socket()\n"
+        "fcntl.ioctl(s, 0x8916, struct.pack('16sHH4s8s', b'eth0', 2, 0, bytes([10, 9, 9, 9]), b''))"
+    ),
 }
 
 
