@@ -54,6 +54,8 @@ class Server:
             runtime=runtime,
             allow_shared_kernel=runtime != "runsc",
             pool_mb=8192,
+            inodes=20_000,  # few of both, so that tests can use them up
+            processes=300,
             user=os.environ.get("SKERRY_TEST_USER", "nobody"),
         )
         self._process: subprocess.Popen[bytes] | None = None

@@ -23,12 +23,17 @@ from skerry.node.tasks import spawn
 
 SIGKILL = 9
 OOM_WINDOW_S = 0.3
+# What gVisor shows for a process of which the host's kernel has killed the half that runs on it.
+KILLED_BELOW = 1
 
 log = structlog.get_logger()
 
 
 class Runner:
-    """Starts commands and pumps their output. `oom_kills` counts the kernel's kills for the sandbox's memory limit."""
+    """Starts commands and pumps their output. `oom_kills` counts the kernel's kills for the sandbox's memory limit.
+
+    `kernel_of_its_own`: those kills fall on the runtime's processes, and show inside as an exit, not as a signal.
+    """
 
     def __init__(
         self,
@@ -37,14 +42,18 @@ class Runner:
         spool: Spool,
         exits: Exits,
         oom_kills: Callable[[], Awaitable[int]],
+        *,
+        kernel_of_its_own: bool,
     ) -> None:
         self._sandbox_id = sandbox_id
         self._guest = guest
         self._spool = spool
         self._exits = exits
         self._oom_kills = oom_kills
+        self._kernel_of_its_own = kernel_of_its_own
         self._oom_seen = 0
         self._oom_until_s = 0.0
+        self._oom_before: dict[CommandId, int] = {}  # kills at the start of each command, where that is needed
         self._starting: dict[CommandId, asyncio.Future[None]] = {}
 
     async def exec(self, spec: ExecSpec, group: asyncio.TaskGroup) -> None:
@@ -61,9 +70,12 @@ class Runner:
         await asyncio.shield(started)
 
     async def _run(self, spec: ExecSpec, writer: Writer, started: asyncio.Future[None]) -> None:
+        if self._kernel_of_its_own:
+            self._oom_before[spec.id] = await self._oom_kills()
         try:
             await self._guest.exec(spec)
         except SkerryError as error:
+            self._oom_before.pop(spec.id, None)
             self._spool.discard(spec.id)
             started.set_exception(error)
             started.exception()  # the caller may have gone: that is no mistake
@@ -110,7 +122,7 @@ class Runner:
                     elif isinstance(event, Lost):
                         writer.lost(event.offset + event.length)
                     else:
-                        exit = await self._explained(event)
+                        exit = await self._explained(command_id, event)
                         self._end(command_id, writer, exit, self._guest.forget)
         except NotFound:
             self._end(command_id, writer, _unknown_end(writer, "sbxd knows it no more"), None)
@@ -118,20 +130,28 @@ class Runner:
             # The connection broke: the supervisor reconnects and resumes, or finds the sandbox dead.
             log.info("stopped following a command", command=command_id, why=error.message)
 
-    async def _explained(self, exit: Exit) -> Exit:
-        """Tell the kernel's kill for memory from any other SIGKILL, by its counter having moved."""
-        if exit.signal != SIGKILL or exit.timed_out:
-            return exit if exit.signal is None or exit.timed_out else replace(exit, cause=CommandCause.SIGNAL)
+    async def _explained(self, command_id: CommandId, exit: Exit) -> Exit:
+        """Tell the kernel's kill for memory from any other end, by its counter having moved."""
+        if exit.timed_out:
+            return exit
+        if self._kernel_of_its_own and exit.code == KILLED_BELOW:
+            before = self._oom_before.get(command_id, self._oom_seen)
+            if await self._oom_kills() == before:
+                return exit
+            # The code is of gVisor's making: none is better than that one.
+            return replace(exit, code=None, cause=CommandCause.OOM, detail=_OUT_OF_MEMORY)
+        if exit.signal != SIGKILL:
+            return exit if exit.signal is None else replace(exit, cause=CommandCause.SIGNAL)
         kills, now = await self._oom_kills(), time.monotonic()
         if kills > self._oom_seen:
             # One step of the counter may have been several commands' end.
             self._oom_seen, self._oom_until_s = kills, now + OOM_WINDOW_S
-        oom = now < self._oom_until_s
-        cause = CommandCause.OOM if oom else CommandCause.SIGNAL
-        detail = "The sandbox's memory limit was reached and the kernel killed the command." if oom else ""
-        return replace(exit, cause=cause, detail=detail)
+        if now >= self._oom_until_s:
+            return replace(exit, cause=CommandCause.SIGNAL)
+        return replace(exit, cause=CommandCause.OOM, detail=_OUT_OF_MEMORY)
 
     def _end(self, command_id: CommandId, writer: Writer, exit: Exit, forget: Forget | None) -> None:
+        self._oom_before.pop(command_id, None)
         if writer.exit is None:
             writer.finish(replace(exit, offset=writer.end))
             self._exits.keep(command_id, forget)
@@ -163,6 +183,9 @@ class Runner:
         if (started := self._starting.get(command_id)) is not None:
             await asyncio.shield(started)
         return self._spool.exit_of(command_id) is None
+
+
+_OUT_OF_MEMORY = "The sandbox's memory limit was reached and the kernel killed the command."
 
 
 def end_all(sandbox_id: SandboxId, spool: Spool, exits: Exits, *, oom: bool, detail: str) -> None:

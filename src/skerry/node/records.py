@@ -54,7 +54,8 @@ class Record:
     def observed(self) -> Observed:
         if self.stage is Stage.RUNNING:
             return Observed(self.id, self.spec.generation, running=True)
-        detail = self.detail or str(self.stage)
+        # Of a death the cause says enough; what never lived, or is going, is told by its stage.
+        detail = self.detail or ("" if self.stage is Stage.DEAD else str(self.stage))
         return Observed(self.id, self.spec.generation, running=False, cause=self.cause, detail=detail)
 
 

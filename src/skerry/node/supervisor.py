@@ -229,7 +229,8 @@ class Supervisor:
             return await self._parts.runtime.oom_kills(record.id)
 
         held.guest = SbxdGuest(connection)
-        held.runner = Runner(record.id, held.guest, self._spool, self._exits, oom_kills)
+        own = not self._parts.runtime.shares_kernel
+        held.runner = Runner(record.id, held.guest, self._spool, self._exits, oom_kills, kernel_of_its_own=own)
         return held.runner
 
     async def _watch(self, held: _Held, record: Record, connection: Connection) -> None:
