@@ -30,6 +30,9 @@ class Config(BaseModel):
     allow_shared_kernel: bool = Field(
         False, description="Permit crun and runc, which share the host's kernel with the sandboxes."
     )
+    allow_unlimited_disk: bool = Field(
+        False, description="Permit sandboxes where the host cannot limit their disk use (no btrfs)."
+    )
     default_template: str = Field("python", description="Template of a sandbox that names none.")
     pool_mb: int = Field(
         20_480, ge=1024, description="Size of the btrfs loop image, where the home is not on btrfs. Sparse."

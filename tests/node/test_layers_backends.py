@@ -13,6 +13,7 @@ import pytest
 
 from skerry.config import Config
 from skerry.model.bundle import IdRange
+from skerry.model.errors import Refused
 from skerry.model.ids import new_sandbox_id
 from skerry.model.sandbox import Limits
 from skerry.node import btrfs, mounts, pool, quota
@@ -85,9 +86,18 @@ def test_plain_directories_say_that_they_limit_nothing(plain_pool: pool.Pool) ->
     pool.close_pool(plain_pool)
 
 
-async def test_a_sandbox_works_on_plain_directories(plain_pool: pool.Pool) -> None:
+async def test_x4_what_cannot_be_limited_is_refused_unless_the_operator_permits_it(plain_pool: pool.Pool) -> None:
     pool.prepare(plain_pool)
     layers = Layers(Config(home=plain_pool.path.parent), opened=plain_pool)
+    with pytest.raises(Refused, match="allow_unlimited_disk"):
+        await layers.create(new_sandbox_id(), plain_pool.images / "template", Limits())
+    assert await layers.list() == set()
+    await layers.close()
+
+
+async def test_a_sandbox_works_on_plain_directories(plain_pool: pool.Pool) -> None:
+    pool.prepare(plain_pool)
+    layers = Layers(Config(home=plain_pool.path.parent, allow_unlimited_disk=True), opened=plain_pool)
     template = plain_pool.images / "template"
     plain_pool.trees.make_image(template)
     (template / "file").write_text("below")

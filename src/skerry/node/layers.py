@@ -98,7 +98,7 @@ class Layers:
 
         Raises:
             TooBusy: The pool is nearly full.
-            Refused: The kernel would not mount it. Nothing is left behind.
+            Refused: The kernel would not mount it, or disk use cannot be limited here. Nothing is left behind.
         """
         return await self._alone(sandbox_id, lambda: self._create(sandbox_id, template_root, limits, ids))
 
@@ -182,6 +182,7 @@ class Layers:
         home = self._home(sandbox_id)
         if home.exists():
             return self._mount(sandbox_id, template, limits, ids)
+        self._require_limits()
         self._require_room()
         self._make(sandbox_id, home, limits)
         try:
@@ -189,6 +190,14 @@ class Layers:
         except Refused:
             self._destroy(sandbox_id)
             raise
+
+    def _require_limits(self) -> None:
+        if self.disk_limit == "none" and not self._config.allow_unlimited_disk:
+            raise Refused(
+                f"Disk limits cannot be enforced here ({self.pool.probe.detail}), so one sandbox could fill the disk. "
+                f"{self.pool.probe.remedy} To run without disk limits all the same, set allow_unlimited_disk.",
+                code="no_disk_limit",
+            )
 
     def _require_room(self) -> None:
         if self.pool.free_bytes() < _RESERVE_BYTES:
