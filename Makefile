@@ -14,4 +14,4 @@ requirements: ## rows of docs/requirements.md that no test names
 	$(PYTHON) scripts/requirements.py
 
 bench: ## speed, beside its floors; ONLY=name for one row
-	$(PYTHON) -m bench $(if $(ONLY),--only $(ONLY))
+	$(PYTHON) -m bench $(ONLY)

@@ -6,12 +6,11 @@ from pathlib import Path
 
 from bench import floors
 from bench.rows import Row, row
-from bench.server import BenchServer
+from bench.server import TEMPLATE, BenchServer
 from skerry import Sandbox
 
 MIB = 1 << 20
 SIZE = 100 * MIB
-TEMPLATE = "python"
 
 
 def cold_create(server: BenchServer) -> Iterator[Row]:

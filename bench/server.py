@@ -1,10 +1,14 @@
-"""A server of its own for each runtime that is measured, in a home of its own, gone afterwards."""
+"""A server for each runtime that is measured, in turn, in one home that is kept, so that its template is built once.
 
+The home is SKERRY_BENCH_HOME, else under /var/tmp by the place of this clone. What is measured is this tree: its sbxd
+is built, and the server runs the `skerry` that this Python imports.
+"""
+
+import hashlib
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,8 +17,12 @@ from pathlib import Path
 
 from skerry import Skerry
 from skerry.config import Config
+from skerry.node.runtimes import pin_file
+from skerry.serve import environment
 
+ROOT = Path(__file__).resolve().parents[1]
 START_S = 60.0
+TEMPLATE = "python"
 
 
 @dataclass(frozen=True)
@@ -37,13 +45,9 @@ class BenchServer:
         """The built template's files on the host, for the bare runtime to run on."""
         with self.client() as client:
             digest = client.templates.get(name).digest
-        assert digest is not None
-        found = [
-            path
-            for path in (self.config.pool_dir / "images").rglob("*")
-            if path.name == "etc" and digest[:12] in str(path)
-        ]
-        return min(found, key=lambda path: len(path.parts)).parent
+        assert digest is not None, f"the template {name} is not built"
+        (root,) = (self.config.pool_dir / "images").glob(f"{digest.removeprefix('sha256:')[:32]}*/root")
+        return root
 
     def server_pss_mb(self) -> float:
         """Proportional set size of API and node together."""
@@ -52,27 +56,49 @@ class BenchServer:
 
 @contextmanager
 def bench_server(runtime: str) -> Iterator[BenchServer]:
-    """Start a server with `runtime`."""
-    home = Path(tempfile.mkdtemp(prefix=f"skerry-bench-{runtime}-"))
-    home.chmod(0o711)
-    env = {
-        **os.environ,
-        "SKERRY_HOME": str(home),
-        "SKERRY_PORT": "0",
-        "SKERRY_RUNTIME": runtime,
-        "SKERRY_ALLOW_SHARED_KERNEL": "true" if runtime != "runsc" else "false",
-    }
-    config = Config(home=home, port=0, runtime=runtime, allow_shared_kernel=runtime != "runsc")
-    with (home / "server.log").open("wb") as log:
-        process = subprocess.Popen([sys.executable, "-m", "skerry", "serve"], env=env, stdout=log, stderr=log)
+    """Start a server with `runtime`, its template built."""
+    config = Config(
+        home=_home(),
+        port=0,
+        runtime=runtime,
+        allow_shared_kernel=runtime != "runsc",
+        pool_mb=8192,
+        user=os.environ.get("SKERRY_BENCH_USER", "nobody"),
+    )
+    _place_sbxd(config)
+    pin_file(config).unlink(missing_ok=True)  # the last server here ran another runtime
+    url = config.run_dir / "api.url"
+    url.unlink(missing_ok=True)
+    log = config.home / "serve.log"
+    env = {**os.environ, **environment(config)}
+    with log.open("wb") as sink:
+        process = subprocess.Popen([sys.executable, "-m", "skerry", "serve"], env=env, stdout=sink, stderr=sink)
     try:
         server = BenchServer(runtime, config, process.pid)
-        _wait_ready(server, process, home / "server.log")
+        _wait_ready(server, process, log)
+        with server.client() as client:
+            for _ in client.templates.build(TEMPLATE):
+                pass  # ready already: ends at once
         yield server
     finally:
-        subprocess.run([sys.executable, "-m", "skerry", "down"], env=env, check=False, capture_output=True)
+        process.terminate()
         process.wait(60)
-        shutil.rmtree(home, ignore_errors=True)
+
+
+def _home() -> Path:
+    tag = hashlib.sha256(os.fsencode(ROOT)).hexdigest()[:8]
+    home = Path(os.environ.get("SKERRY_BENCH_HOME") or f"/var/tmp/skerry-bench-{tag}")
+    home.mkdir(mode=0o711, parents=True, exist_ok=True)
+    return home
+
+
+def _place_sbxd(config: Config) -> None:
+    build = config.home / "build"
+    subprocess.run(["make", "-C", str(ROOT / "sbxd"), f"BUILD={build}", "all"], check=True, capture_output=True)
+    config.sbxd.parent.mkdir(exist_ok=True)
+    fresh = config.sbxd.with_suffix(".new")
+    shutil.copy2(build / "sbxd", fresh)
+    fresh.replace(config.sbxd)
 
 
 def _wait_ready(server: BenchServer, process: subprocess.Popen[bytes], log: Path) -> None:
