@@ -13,17 +13,11 @@ from skerry.guest.sbxd_guest import SbxdGuest
 from skerry.model.bundle import Bundle, IdRange
 from skerry.model.errors import SkerryError
 from skerry.model.ids import SandboxId
-from skerry.model.sandbox import SandboxSpec
 from skerry.node.parts import Parts
 from skerry.node.records import Record
 from skerry.node.tasks import through
 
 CONFIGURE_S = 10.0
-_BASE_ENV = {
-    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    "HOME": "/root",
-    "LANG": "C.UTF-8",
-}
 
 log = structlog.get_logger()
 
@@ -34,7 +28,8 @@ async def start(parts: Parts, record: Record, group: asyncio.TaskGroup) -> Conne
     connection = await connect(await parts.runtime.start(bundle), secret=record.secret, first=True)
     try:
         async with asyncio.timeout(CONFIGURE_S):
-            await SbxdGuest(connection).configure(env=_env(record.spec))
+            if record.spec.env:  # else sbxd's own
+                await SbxdGuest(connection).configure(env=dict(record.spec.env))
     except BaseException:
         await connection.close()
         raise
@@ -64,10 +59,6 @@ async def _bundle(parts: Parts, record: Record, group: asyncio.TaskGroup) -> Bun
 
 def _ids(record: Record) -> IdRange | None:
     return None if record.id_base is None else IdRange(record.id_base)
-
-
-def _env(spec: SandboxSpec) -> dict[str, str]:
-    return {**_BASE_ENV, **spec.env}
 
 
 async def reconnect(parts: Parts, record: Record) -> Connection:
