@@ -91,7 +91,7 @@ class Config(BaseModel):
 
     @property
     def database_url(self) -> str:
-        return f"sqlite+aiosqlite:///{self.home / 'api' / 'skerry.db'}"
+        return f"sqlite:///{self.home / 'api' / 'skerry.db'}"
 
 
 def load(overrides: Mapping[str, object] | None = None, environ: Mapping[str, str] = os.environ) -> Config:
