@@ -141,6 +141,7 @@ def _run_node() -> int:
     from skerry.node.daemon import run
 
     supervisor.become_child()
+    supervisor.keep_freed_memory()
     config = load()
     trouble = instance.trouble_file(config)
     try:
@@ -160,6 +161,7 @@ def _run_api() -> int:
     key_hash = hash_secret(instance.key(config))
     supervisor.drop_privileges(user.pw_uid, user.pw_gid)
     supervisor.become_child()
+    supervisor.keep_freed_memory()
     os.environ["HOME"] = str(config.home / "api")
 
     import uvloop

@@ -16,13 +16,14 @@ from typing import cast
 
 from skerry.guest.frames import HEADER_BYTES, FrameType, check_header, encode_header, encode_json
 from skerry.guest.shapes import Json
+from skerry.guest.sockets import widen
 from skerry.model.errors import ProtocolError, SkerryError, Unavailable
 
-SCRATCH_BYTES = 262_144
-PIECE = 131_072  # DATA frames are cut to this: large enough for speed, small enough that a slow peer holds little
+SCRATCH_BYTES = 524_288
+PIECE = 262_144  # DATA frames are cut to this: large enough for speed, small enough that a slow peer holds little
 _STREAM = 1
 _HIGH, _LOW = 1_048_576, 262_144  # received and not yet taken: when to stop reading, when to go on
-_WRITE_HIGH = 65_536
+_WRITE_HIGH = 262_144
 _HANGUP_PROBE_S = 5.0
 _BURST = 32  # frames sent in a row before other connections get their turn
 _HEADER = struct.Struct("<IBBHI")
@@ -59,6 +60,7 @@ class CallConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=_WRITE_HIGH)
+        widen(transport.get_extra_info("socket"))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._scratch
