@@ -175,6 +175,7 @@ async def _api(config: Config, listener: socket.socket, key_hash: bytes) -> None
     import uvicorn
 
     from skerry.api.app import create_app
+    from skerry.api.http import HttpProtocol
     from skerry.clock import SystemClock
     from skerry.control.accounts import bootstrap
     from skerry.control.deps import Deps
@@ -188,7 +189,7 @@ async def _api(config: Config, listener: socket.socket, key_hash: bytes) -> None
         await bootstrap(deps, key_hash)
         settings = uvicorn.Config(
             create_app(deps),
-            http="httptools",
+            http=HttpProtocol,
             ws="websockets-sansio",
             log_config=None,
             access_log=False,
