@@ -66,7 +66,8 @@ class _Running:
         store = await open_store(f"sqlite:///{self._home}/skerry.db")
         config = Config(home=self._home, upload_limit_mb=8)
         deps = Deps(store, provider, SystemClock(), config)
-        await accounts.bootstrap(deps, self._home / "key")
+        key = new_secret()
+        await accounts.bootstrap(deps, hash_secret(key))
         settings = uvicorn.Config(
             create_app(deps), host="127.0.0.1", port=0, log_level="warning", timeout_graceful_shutdown=2
         )
@@ -75,7 +76,6 @@ class _Running:
         while not self._uvicorn.started and not serving.done():  # noqa: ASYNC110 (uvicorn offers no event)
             await asyncio.sleep(0.005)
         port = self._uvicorn.servers[0].sockets[0].getsockname()[1]
-        key = (self._home / "key").read_text().strip()
         self.server = Server(f"http://127.0.0.1:{port}", key, deps, provider, asyncio.get_running_loop())
         self._up.set()
         await serving

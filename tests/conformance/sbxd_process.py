@@ -12,7 +12,7 @@ from pathlib import Path
 from skerry.guest.connection import ServerHandler, connect
 from skerry.guest.sbxd_guest import SbxdGuest
 
-BINARY = Path(os.environ.get("SBXD_BINARY", Path(__file__).parents[2] / "sbxd" / "build" / "sbxd")).absolute()
+BINARY = Path(os.environ["SBXD_BINARY"]).absolute()
 DEADLINE_S = 20.0
 _INIT = f"mount -t tmpfs tmpfs /run && mkdir /run/skerry && ip link set lo up && exec {BINARY} init"
 

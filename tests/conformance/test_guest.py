@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from sbxd_process import BINARY, Sbxd, running_sbxd
+from sbxd_process import Sbxd, running_sbxd
 
 from skerry.guest.byte_stream import StreamBytes
 from skerry.guest.sbxd_guest import SbxdGuest
@@ -18,9 +18,7 @@ from skerry.seams import ByteStream
 from skerry.testing.fake_guest import FakeGuest
 from skerry.testing.guest_suite import DEADLINE_S, GuestSuite, Inside, content, follow, pieces, run, start
 
-needs_sbxd = pytest.mark.skipif(
-    os.geteuid() != 0 or not BINARY.exists(), reason=f"needs root and sbxd: make -C sbxd (looked for {BINARY})"
-)
+needs_sbxd = pytest.mark.skipif(os.geteuid() != 0, reason="a sbxd with pid 1 needs root")
 ECHO = """
 import socket, threading
 def echo(peer):

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from node.leaks import assert_nothing_left
+from node.leaks import assert_nothing_left, moment
 
 from skerry.config import Config
 from skerry.model.bundle import Bundle, IdRange
@@ -108,6 +108,7 @@ class Boxes:
     runtime: CommandLine
     _netns: list[Path] = field(default_factory=list)
     _boxes: list[Box] = field(default_factory=list)
+    _since: float = field(default_factory=moment)
 
     @classmethod
     def open(cls, runtime: str) -> "Boxes":
@@ -161,6 +162,6 @@ class Boxes:
             box.channel.close()
         for netns in self._netns:
             namespaces.drop_netns(netns)
-        await assert_nothing_left(self.config)
+        await assert_nothing_left(self.config, since=self._since)
         await self.runtime.close()
         shutil.rmtree(self.config.home)

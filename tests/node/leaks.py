@@ -1,7 +1,7 @@
 """What an instance holds of the host: for the check after every test that nothing of it is left.
 
-before the test:  nothing to do
-after it:         await assert_nothing_left(config)
+before the test:  since = moment()
+after it:         await assert_nothing_left(config, since=since)
 """
 
 import asyncio
@@ -32,9 +32,14 @@ class Held:
         )
 
 
-def held(config: Config) -> Held:
-    """What is there now."""
-    processes, zombies = _processes(config)
+def moment() -> float:
+    """Now, in seconds since the host's start, as /proc tells a process's start."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def held(config: Config, since: float | None = None) -> Held:
+    """What is there now. Unreaped children count where this process runs the runtime itself: those since `since`."""
+    processes, zombies = _processes(config, since)
     return Held(
         mounts=_mounts(config.home),
         cgroups=tuple(str(path) for path in _cgroups(config.instance)),
@@ -45,10 +50,10 @@ def held(config: Config) -> Held:
     )
 
 
-async def assert_nothing_left(config: Config, *, deadline_s: float = 5.0, keep: Held | None = None) -> None:
-    """Wait until the instance holds nothing (or no more than `keep`), and fail with the list when it does not."""
+async def assert_nothing_left(config: Config, *, deadline_s: float = 5.0, since: float | None = None) -> None:
+    """Wait until the instance holds nothing, and fail with the list when that does not come."""
     until = time.monotonic() + deadline_s
-    while (now := held(config)) and now != keep:
+    while now := held(config, since):
         if time.monotonic() > until:
             raise AssertionError(f"Left on the host: {now}")
         await asyncio.sleep(0.01)
@@ -72,7 +77,7 @@ def _cgroups(instance: str) -> list[Path]:
     return found
 
 
-def _processes(config: Config) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _processes(config: Config, since: float | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
     alive: list[str] = []
     dead: list[str] = []
     for entry in Path("/proc").glob("[0-9]*"):
@@ -82,8 +87,9 @@ def _processes(config: Config) -> tuple[tuple[str, ...], tuple[str, ...]]:
             cgroup = (entry / "cgroup").read_text()
         except OSError:
             continue
-        state, parent = stat[stat.rindex(")") + 2 :].split()[:2]
-        if state == "Z" and int(parent) == os.getpid():
+        fields = stat[stat.rindex(")") + 2 :].split()
+        state, parent, begun = fields[0], int(fields[1]), int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        if state == "Z" and parent == os.getpid() and since is not None and begun >= since - 0.1:
             dead.append(stat[:60])
         ours = f"skerry-{config.instance}/" in cgroup or f"{config.home.absolute()}/" in command
         if ours and state != "Z" and int(entry.name) != os.getpid():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from node.boxes import make_home, require
-from node.leaks import assert_nothing_left
+from node.leaks import assert_nothing_left, moment
 
 from skerry.config import Config
 from skerry.model.errors import Refused
@@ -20,9 +20,9 @@ pytestmark = pytest.mark.runtime
 
 @pytest.fixture
 async def home() -> AsyncIterator[Path]:
-    home = make_home()
+    home, since = make_home(), moment()
     yield home
-    await assert_nothing_left(Config(home=home))
+    await assert_nothing_left(Config(home=home), since=since)
     shutil.rmtree(home)
 
 

@@ -1,24 +1,18 @@
-"""A real sbxd for each test: SBXD_BINARY names it, else `make -C sbxd` builds it."""
+"""A real sbxd for each test; SBXD_BINARY names it."""
 
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from sbxd.client import Client, Daemon, is_alive, until
 
-SBXD = Path(__file__).resolve().parents[2] / "sbxd"
-
 
 @pytest.fixture(scope="session")
 def binary() -> Path:
-    if named := os.environ.get("SBXD_BINARY"):
-        return Path(named).resolve()
-    subprocess.run(["make", "-s", "-C", SBXD], check=True)
-    return SBXD / "build" / "sbxd"
+    return Path(os.environ["SBXD_BINARY"]).resolve()
 
 
 @pytest.fixture

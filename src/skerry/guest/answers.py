@@ -6,7 +6,7 @@ Root inside a sandbox owns its sbxd, so every member is checked for type and ran
 from dataclasses import dataclass
 from typing import Any, cast
 
-from skerry.model.command import Exit
+from skerry.model.command import CommandCause, Exit
 from skerry.model.errors import ProtocolError
 from skerry.model.files import ChangeKind, FileChange, FileInfo, FileType
 from skerry.model.ids import CommandId
@@ -92,12 +92,16 @@ def read_exit(event: dict[str, Any] | None, offset: int) -> Exit:
     value = expect_event(event, "exited")
     code = None if value.get("code") is None else number(value, "code", 0, 255)
     signal = None if value.get("signal") is None else number(value, "signal", 1, 64)
-    if (code is None) == (signal is None):
-        raise ProtocolError("The sandbox told a command's end with not exactly one of code and signal.")
+    if code is not None and signal is not None:
+        raise ProtocolError("The sandbox told a command's end with both a code and a signal.")
     timed_out = flag(value, "timeout")
     if number(value, "offset") != offset:
         raise ProtocolError("The sandbox told a command's end at another offset than its output has.")
-    return Exit(code, signal, timed_out, offset, number(value, "duration_ms"))
+    duration_ms = number(value, "duration_ms")
+    if code is None and signal is None:
+        detail = "How it ended is lost: what watched over it inside was killed."
+        return Exit(None, None, timed_out, offset, duration_ms, CommandCause.UNKNOWN, detail)
+    return Exit(code, signal, timed_out, offset, duration_ms)
 
 
 def read_file_info(value: dict[str, Any]) -> FileInfo:

@@ -64,6 +64,7 @@ class Stream:
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
         self._sending = asyncio.Lock()
+        self._controls = 0  # CONTROLs sent, each of which the peer may answer with one `refused`
 
     @property
     def over(self) -> bool:
@@ -110,6 +111,10 @@ class Stream:
         _wake(self._reader)
 
     def _take_event(self, payload: bytes) -> None:
+        if self._controls and frames.decode_json(payload).get("event") == "refused":
+            # It came too late (the command has ended) or had no subject (no terminal to resize): nothing happened.
+            self._controls -= 1
+            return
         if self._events_room is None:
             if len(self._events) >= _MAX_EVENTS:
                 raise ProtocolError("The peer sent more events than its operation has.")
@@ -269,10 +274,11 @@ class Stream:
             self._wire.transmit(frames.encode(FrameType.EOF, self.id, b"", channel))
 
     async def control(self, value: Mapping[str, object]) -> None:
-        """Act on the stream's subject. Nothing happens on a stream that is over."""
+        """Act on the stream's subject. Nothing happens on a stream that is over, or where the peer cannot do it."""
         payload = frames.encode_json(value)
         await self._wire.room()
         if not self.over:
+            self._controls += 1
             self._wire.transmit(frames.encode(FrameType.CONTROL, self.id, payload))
 
     def close(self, value: Mapping[str, object] | None = None) -> None:

@@ -24,6 +24,7 @@ class CommandCause(StrEnum):
     SIGNAL = "signal"
     OOM = "oom"
     SANDBOX_GONE = "sandbox_gone"
+    UNKNOWN = "unknown"  # it ended, and its status is lost
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ No HTTP, no database, no account.
 
 import asyncio
 import fcntl
-import logging
 import os
 import pwd
 import resource
@@ -21,6 +20,7 @@ from pathlib import Path
 
 import structlog
 
+from skerry import logs
 from skerry.config import Config
 from skerry.model.capability import Capabilities
 from skerry.model.errors import Refused, SkerryError
@@ -57,7 +57,7 @@ def run(config: Config, make_images: MakeImages = Images) -> int:
     """
     if os.geteuid() != 0:
         raise Refused("skerry-node needs root: it mounts, makes cgroups and network namespaces.")
-    configure_logs(config.log_level)
+    logs.configure(config.log_level)
     _raise_open_files()
     for directory, mode in ((config.home, 0o711), (config.run_dir, 0o711), (config.node_dir, 0o711)):
         directory.mkdir(mode=mode, parents=True, exist_ok=True)
@@ -148,21 +148,6 @@ async def _capabilities(parts: Parts) -> Capabilities:
         keeps_memory=False,
         disk_limit=parts.layers.disk_limit,
         probes=tuple(probes),
-    )
-
-
-def configure_logs(level: str) -> None:
-    """Lines of key=value on stderr. What is logged holds no secret: the modules log ids, counts and messages."""
-    least = logging.getLevelNamesMapping()[level.upper()]
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.format_exc_info,
-            structlog.processors.LogfmtRenderer(sort_keys=False, key_order=["timestamp", "level", "event"]),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(least),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
     )
 
 

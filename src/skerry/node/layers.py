@@ -305,10 +305,14 @@ class Layers:
             for directory in (home / "layer/upper", home / "layer/work", home / "workspace", home / "lower"):
                 directory.mkdir(parents=True, exist_ok=True)
             self._mount_at(target, home, home / "lower", _PROBE_IDS)
-            return Probe(name, True, "an overlay was mounted through a user namespace's id mapping")
+            return Probe(name, True, "an overlay was mounted through a user namespace's id mapping", required=False)
         except OSError as error:
             return Probe(
-                name, False, str(error), "crun and runc need Linux ≥ 5.19 with user namespaces; runsc does not."
+                name,
+                False,
+                str(error),
+                "crun and runc need Linux ≥ 5.19 with user namespaces; runsc does not.",
+                required=False,
             )
         finally:
             for part in ("root", "workspace"):

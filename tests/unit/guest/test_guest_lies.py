@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from skerry.guest import answers, requests
 from skerry.guest.frames import FrameType
 from skerry.guest.sbxd_guest import SbxdGuest
-from skerry.model.command import ExecSpec, Exit, Lost, Output
+from skerry.model.command import CommandCause, ExecSpec, Exit, Lost, Output, TerminalSize
 from skerry.model.errors import GuestError, Invalid, ProtocolError, SkerryError
 from skerry.model.files import ChangeKind, FileChange
 from skerry.model.ids import CommandId
@@ -105,6 +105,30 @@ async def test_an_error_of_the_operation_leaves_the_connection_alone() -> None:
     assert error is None
 
 
+async def test_an_end_whose_status_is_lost_is_told_as_that() -> None:
+    result, error = await told(run, [event(STARTED), event(EXITED | {"code": None})])
+    (exit,) = result
+    assert (exit.code, exit.signal, exit.cause) == (None, None, CommandCause.UNKNOWN)
+    assert error is None
+
+
+async def test_a_control_that_came_too_late_does_not_disturb_the_command() -> None:
+    async with connected() as (connection, peer):
+        guest = SbxdGuest(connection)
+        async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(guest.exec(ExecSpec(id=COMMAND, shell="x")))
+            stream = (await peer.expect(FrameType.OPEN)).stream
+            await peer.send(FrameType.EVENT, stream, STARTED)
+            await running
+            for _ in range(20):  # more than the events that an operation may have
+                await guest.resize(COMMAND, TerminalSize())
+                await peer.expect(FrameType.CONTROL)
+                await peer.send(FrameType.EVENT, stream, {"event": "refused", "error": {"code": "invalid"}})
+            await peer.send(FrameType.EVENT, stream, EXITED)
+            assert [item async for item in guest.attach(COMMAND)] == [Exit(0, None, False, 0, 1)]
+        assert connection.error is None
+
+
 LIES: dict[str, tuple[Callable[[SbxdGuest], Awaitable[Any]], Frames]] = {
     "no pid": (run, [event({"event": "started"})]),
     "a pid that is no number": (run, [event(STARTED | {"pid": "7"})]),
@@ -116,7 +140,7 @@ LIES: dict[str, tuple[Callable[[SbxdGuest], Awaitable[Any]], Frames]] = {
     "a negative exit code": (run, [event(STARTED), event(EXITED | {"code": -1})]),
     "an exit code that is a bool": (run, [event(STARTED), event(EXITED | {"code": True})]),
     "code and signal": (run, [event(STARTED), event(EXITED | {"signal": 9})]),
-    "neither code nor signal": (run, [event(STARTED), event(EXITED | {"code": None})]),
+    "a refusal of what was never asked": (run, [event(STARTED), event({"event": "refused", "error": {}})]),
     "signal 0": (run, [event(STARTED), event(EXITED | {"code": None, "signal": 0})]),
     "signal 65": (run, [event(STARTED), event(EXITED | {"code": None, "signal": 65})]),
     "an end beyond the output": (run, [event(STARTED), data(b"x", 1), event(EXITED | {"offset": 2})]),

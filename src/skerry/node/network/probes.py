@@ -26,8 +26,14 @@ def run(instance: str, servers: tuple[str, ...]) -> list[Probe]:
             "firewall",
             lambda: _other_firewalls(instance),
             _firewall_remedy(interface_prefix(instance)),
+            required=False,
         ),
-        _tried("dns", lambda: _dns(servers), "Set dns to the addresses of name servers, or mend /etc/resolv.conf."),
+        _tried(
+            "dns",
+            lambda: _dns(servers),
+            "Set dns to the addresses of name servers, or mend /etc/resolv.conf.",
+            required=False,
+        ),
     ]
 
 
@@ -45,11 +51,11 @@ class _Fails(Exception):
     """A probe's finding that is no error of the system."""
 
 
-def _tried(name: str, attempt: Callable[[], str], remedy: str) -> Probe:
+def _tried(name: str, attempt: Callable[[], str], remedy: str, *, required: bool = True) -> Probe:
     try:
-        return Probe(name, True, attempt())
+        return Probe(name, True, attempt(), required=required)
     except (OSError, SkerryError, _Fails) as error:
-        return Probe(name, False, str(error), remedy)
+        return Probe(name, False, str(error), remedy, required=required)
 
 
 def _nftables() -> str:
