@@ -159,13 +159,17 @@ void stream_errno(struct stream *s, int error, const char *what) {
     stream_error(s, code_of(error), error, "%.400s: %s", what, strerror(error));
 }
 
-void stream_consumed(struct stream *s, size_t n) {
+void stream_widen(struct stream *s, uint32_t n) {
     uint8_t amount[4];
+    write_u32(amount, n);
+    conn_send(FRAME_CREDIT, s->id, amount, 4);
+    s->rx_credit += n;
+}
+
+void stream_consumed(struct stream *s, size_t n) {
     s->owed += (uint32_t)n;
     if (s->owed < CREDIT_STEP) return; /* what is held back is less than the window, so nobody waits for it */
-    write_u32(amount, s->owed);
-    conn_send(FRAME_CREDIT, s->id, amount, 4);
-    s->rx_credit += s->owed;
+    stream_widen(s, s->owed);
     s->owed = 0;
 }
 

@@ -47,6 +47,7 @@ void stream_refuse(struct stream *s, const char *code, const char *message); /* 
 void stream_ready(struct stream *s);
 void stream_busy(struct stream *s);
 void stream_consumed(struct stream *s, size_t n);
+void stream_widen(struct stream *s, uint32_t n); /* lets the host send that much more, ahead of what is consumed */
 bool stream_credit(struct stream *s, uint32_t n); /* false: protocol error */
 bool stream_data(struct stream *s, const uint8_t *bytes, size_t n);
 void stream_end(struct stream *s); /* the host closed it: no answer */

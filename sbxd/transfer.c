@@ -12,7 +12,8 @@
 #include "loop.h"
 #include "ops.h"
 
-enum { MAX_LINKS = 40 };
+/* Written as it comes, so a wider window costs nothing here: the host sends the next frames meanwhile. */
+enum { MAX_LINKS = 40, WRITE_AHEAD = 262144 };
 
 struct reading {
     int fd;
@@ -215,4 +216,5 @@ void op_write(struct stream *s, const struct json *request) {
     stream_bind(s, &write_ops, w);
     int error = write_prepare(w, path, parents, mode >= 0);
     if (error) stream_errno(s, error, path);
+    else stream_widen(s, WRITE_AHEAD);
 }

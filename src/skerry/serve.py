@@ -141,6 +141,7 @@ def _run_node() -> int:
     from skerry.node.daemon import run
 
     supervisor.become_child()
+    supervisor.keep_freed_memory()
     config = load()
     trouble = instance.trouble_file(config)
     try:
@@ -160,6 +161,7 @@ def _run_api() -> int:
     key_hash = hash_secret(instance.key(config))
     supervisor.drop_privileges(user.pw_uid, user.pw_gid)
     supervisor.become_child()
+    supervisor.keep_freed_memory()
     os.environ["HOME"] = str(config.home / "api")
 
     import uvloop
@@ -173,6 +175,7 @@ async def _api(config: Config, listener: socket.socket, key_hash: bytes) -> None
     import uvicorn
 
     from skerry.api.app import create_app
+    from skerry.api.http import HttpProtocol
     from skerry.clock import SystemClock
     from skerry.control.accounts import bootstrap
     from skerry.control.deps import Deps
@@ -186,7 +189,7 @@ async def _api(config: Config, listener: socket.socket, key_hash: bytes) -> None
         await bootstrap(deps, key_hash)
         settings = uvicorn.Config(
             create_app(deps),
-            http="httptools",
+            http=HttpProtocol,
             ws="websockets-sansio",
             log_config=None,
             access_log=False,

@@ -18,6 +18,7 @@ STEADY_S = 30.0  # a child that lived this long died for a new reason: the backo
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _WATCHED = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 
 
@@ -110,6 +111,17 @@ def become_child() -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         raise SystemExit("The supervisor is gone.")
+
+
+def keep_freed_memory() -> None:
+    """Have malloc keep a few freed megabytes for the next block, in place of returning them to the system each time.
+
+    What streams files allocates and frees blocks of 256 KiB at a high rate: by glibc's own rule each of them is
+    unmapped or trimmed, and faulted in and zeroed anew, which costs more than all copying. Elsewhere nothing happens.
+    """
+    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
+        mallopt(_M_MMAP_THRESHOLD, 1 << 21)
+        mallopt(_M_TRIM_THRESHOLD, 1 << 22)
 
 
 def drop_privileges(uid: int, gid: int) -> None:

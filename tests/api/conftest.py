@@ -13,6 +13,7 @@ import uvicorn
 from flaxcloud import FlaxClient
 
 from skerry.api.app import create_app
+from skerry.api.http import HttpProtocol
 from skerry.clock import SystemClock
 from skerry.config import Config
 from skerry.control import accounts, sandboxes
@@ -69,7 +70,12 @@ class _Running:
         key = new_secret()
         await accounts.bootstrap(deps, hash_secret(key))
         settings = uvicorn.Config(
-            create_app(deps), host="127.0.0.1", port=0, log_level="warning", timeout_graceful_shutdown=2
+            create_app(deps),
+            http=HttpProtocol,
+            host="127.0.0.1",
+            port=0,
+            log_level="warning",
+            timeout_graceful_shutdown=2,
         )
         self._uvicorn = uvicorn.Server(settings)
         serving = asyncio.ensure_future(self._uvicorn.serve())

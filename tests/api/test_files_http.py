@@ -1,6 +1,8 @@
 """Files over HTTP: streamed both ways, ranges, names of any bytes."""
 
 import base64
+import itertools
+import random
 from collections.abc import Iterator
 
 import httpx2
@@ -106,6 +108,21 @@ def test_an_upload_without_a_length_is_streamed(http: httpx2.Client, base: str) 
 
     assert http.put(f"{base}/raw?path=lines", content=chunks()).status_code == 200
     assert http.get(f"{base}/raw?path=lines").text.splitlines()[-1] == "999"
+
+
+def test_an_upload_in_pieces_of_all_sizes_arrives_in_order(http: httpx2.Client, base: str) -> None:
+    content = random.Random(7).randbytes(3_000_000)
+
+    def pieces() -> Iterator[bytes]:
+        at = 0
+        for size in itertools.cycle((1, 3, 700_000, 2, 65_536, 1, 1, 300_000)):
+            if not (piece := content[at : at + size]):
+                return
+            yield piece
+            at += size
+
+    assert http.put(f"{base}/raw?path=pieces", content=pieces()).status_code == 200
+    assert http.get(f"{base}/raw?path=pieces").content == content
 
 
 def test_an_upload_over_the_limit_leaves_what_was_there(http: httpx2.Client, base: str, ten: str) -> None:

@@ -213,8 +213,12 @@ class Connection:
 
     # -- streams -----------------------------------------------------------------------------------------------
 
-    async def open(self, request: Mapping[str, object], *, events_bytes: int | None = None) -> Stream:
+    async def open(
+        self, request: Mapping[str, object], *, events_bytes: int | None = None, ahead_bytes: int = 0
+    ) -> Stream:
         """Open a stream with this OPEN. It counts until either side closes it: callers close it in `finally`.
+
+        `ahead_bytes` is how much more than INITIAL_CREDIT the peer may send before its bytes are taken.
 
         Raises:
             Invalid: The request does not fit into a frame.
@@ -228,6 +232,8 @@ class Connection:
         stream = self._streams[self._next_id] = Stream(self, self._next_id, events_bytes=events_bytes)
         self._next_id += 2
         self.transmit(frames.encode(FrameType.OPEN, stream.id, payload))
+        if ahead_bytes:
+            stream.widen(ahead_bytes)
         return stream
 
     def _used_up(self) -> SkerryError:

@@ -14,6 +14,7 @@ from skerry.model.files import ChangeKind, FileChange, FileInfo
 ANSWER_S = 60.0
 TREE_S = 900.0  # removing a tree takes as long as it is large
 STALL_S = 120.0  # a disk that moves no byte for this long
+READ_AHEAD = 262_144  # beyond the initial credit: sbxd reads the next frame while one is under way
 WATCH_BYTES = 1 << 20  # unread changes beyond this are told as `overflow`
 _MAX_LINE = 131_072
 
@@ -47,7 +48,7 @@ async def read(connection: Connection, path: str, offset: int, length: int) -> A
     if offset < 0 or length < -1:
         raise Invalid("A file is read from offset 0 or more, and its length is 0 or more (-1: all).", field="offset")
     request = {"op": "read", "path": requests.path(path), "offset": offset, "length": length}
-    stream = await connection.open(request)
+    stream = await connection.open(request, ahead_bytes=READ_AHEAD)
     try:
         event = await stream.event(ANSWER_S)
         if event is None:

@@ -15,7 +15,7 @@ from skerry.guest.inbox import Inbox
 from skerry.model.errors import DeadlineExceeded, GuestError, ProtocolError, SkerryError, Unavailable
 
 CREDIT_STEP = 65_536  # smaller acknowledgements wait until the reader has nothing more to take
-SEND_BYTES = 65_536  # a frame of ours; several fit into the credit, so that the peer never idles between them
+SEND_BYTES = frames.MAX_PAYLOAD
 _MAX_EVENTS = 8
 _MAX_CREDIT = 1 << 31
 _CODE = re.compile(r"[a-z][a-z_]{0,31}")
@@ -157,9 +157,13 @@ class Stream:
 
     def _acknowledge(self) -> None:
         if self._unacked and not self.over:
-            self._window += self._unacked
             amount, self._unacked = self._unacked, 0
-            self._wire.transmit(frames.encode_credit(self.id, amount))
+            self.widen(amount)
+
+    def widen(self, amount: int) -> None:
+        """Let the peer send `amount` more bytes."""
+        self._window += amount
+        self._wire.transmit(frames.encode_credit(self.id, amount))
 
     async def event(self, deadline_s: float | None = None) -> dict[str, Any] | None:
         """The next event, or None when the peer has closed the stream (see `result`). Data is left where it is."""

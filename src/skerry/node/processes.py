@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from skerry.guest.sockets import widen
 from skerry.model.errors import DeadlineExceeded
 from skerry.node.namespaces import check, libc
 
@@ -313,4 +314,6 @@ def stdio_pair() -> tuple[socket.socket, socket.socket]:
     """The host's end (non-blocking) and the sandbox's end of a stdio channel."""
     host, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     host.setblocking(False)
+    for end in (host, inside):
+        widen(end)
     return host, inside

@@ -150,6 +150,20 @@ async def connection_turn(connection: Connection, peer: Peer) -> None:
         await ping
 
 
+async def test_a_stream_opened_wider_takes_that_much_more_and_not_a_byte_beyond() -> None:
+    async with connected() as (connection, peer):
+        stream = await connection.open({"op": "x"}, ahead_bytes=1000)
+        await peer.expect(FrameType.OPEN)
+        assert frames.decode_credit((await peer.expect(FrameType.CREDIT)).payload) == 1000
+        await peer.send(FrameType.DATA, 1, bytes(INITIAL_CREDIT))
+        await peer.send(FrameType.DATA, 1, bytes(1000))
+        await connection_turn(connection, peer)
+        assert connection.error is None
+        await peer.send(FrameType.DATA, 1, b"x")
+        assert isinstance(await asyncio.wait_for(connection.wait_ended(), DEADLINE_S), ProtocolError)
+        stream.close()
+
+
 async def test_a_sender_stops_at_its_credit_and_goes_on_with_more() -> None:
     async with connected() as (connection, peer):
         stream = await connection.open({"op": "x"})
