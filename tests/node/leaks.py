@@ -8,6 +8,7 @@ import asyncio
 import os
 import time
 from dataclasses import dataclass
+from glob import glob
 from pathlib import Path
 
 from skerry.config import Config
@@ -62,7 +63,9 @@ def _mounts(home: Path) -> tuple[str, ...]:
 
 def _cgroups(instance: str) -> list[Path]:
     """The sandboxes' own; the instance's empty parent does not count."""
-    return [path for depth in ("*", "*/*", "*/*/*") for path in CGROUPS.glob(f"{depth}/skerry-{instance}/*/")]
+    # `glob` passes over what vanishes while it looks (other instances come and go); `Path.glob` does not.
+    depths = ("", "*/", "*/*/", "*/*/*/")
+    return [Path(path) for depth in depths for path in glob(f"{CGROUPS}/{depth}skerry-{instance}/*/")]  # noqa: PTH207
 
 
 def _processes(config: Config) -> tuple[tuple[str, ...], tuple[str, ...]]:
