@@ -10,6 +10,7 @@ import signal
 import subprocess
 import uuid
 from collections.abc import Iterator
+from glob import glob
 from pathlib import Path
 
 import pytest
@@ -55,14 +56,15 @@ class Host:
 
     def _cgroups(self) -> list[Path]:
         # Version 1 has a tree for each controller, version 2 one for all; sandboxes may have directories of their own.
-        root, name = Path("/sys/fs/cgroup"), f"skerry-{self.server.config.instance}"
-        tops = [*root.glob(f"{name}/"), *root.glob(f"*/{name}/"), *root.glob(f"*/*/{name}/")]
-        return [directory for top in tops for directory in (top, *(p for p in top.rglob("*") if p.is_dir()))]
+        top = f"skerry-{self.server.config.instance}"
+        found = [glob(f"/sys/fs/cgroup/{depth}{top}/**/", recursive=True) for depth in ("", "*/", "*/*/")]  # noqa: PTH207
+        return [Path(directory) for several in found for directory in several]
 
     def _sandboxed(self) -> set[int]:
         found: set[int] = set()
         for directory in self._cgroups():
-            found |= {int(pid) for pid in (directory / "cgroup.procs").read_text().split()}
+            with contextlib.suppress(FileNotFoundError):
+                found |= {int(pid) for pid in (directory / "cgroup.procs").read_text().split()}
         return found
 
     def files_of(self, sandbox_id: str) -> Path:
