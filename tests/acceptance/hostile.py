@@ -33,10 +33,10 @@ DETECTED_S = 150.0  # the longest that it takes to find out that an sbxd that is
 
 
 def answers(box: Sandbox, within_s: float = 30.0) -> None:
-    """Fails unless the sandbox runs a new command to its right end in time."""
+    """Fails unless the sandbox runs a new program to its right end in time. No shell: it may be spoilt."""
 
     def well() -> bool:
-        result = box.commands.run("echo well", timeout_s=20)
+        result = box.commands.run(["echo", "well"], timeout_s=20)
         return (result.stdout, result.exit_code) == ("well\n", 0)
 
     eventually("the sandbox answers", well, within_s=within_s, every_s=0.2)
@@ -47,7 +47,7 @@ def answers_or_says_why(box: Sandbox, causes: Sequence[str]) -> None:
     until = time.monotonic() + DETECTED_S
     while box.refresh().status != "failed":
         try:
-            result = box.commands.run("echo well", timeout_s=20)
+            result = box.commands.run(["echo", "well"], timeout_s=20)
         except SkerryError as error:
             said = error.message
         else:
