@@ -149,4 +149,6 @@ def _quoted(value: str | int | bool) -> str:
     try:
         return quote(os.fsencode(value) if isinstance(value, str) else str(value), safe="/")
     except UnicodeEncodeError as error:
-        raise Invalid(f"{value[:200]!r} holds a lone surrogate that stands for no byte: no name can be it.") from error
+        raise Invalid(
+            f"{str(value)[:200]!r} holds a lone surrogate that stands for no byte: no name can be it."
+        ) from error
