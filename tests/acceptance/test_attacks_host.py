@@ -1,6 +1,5 @@
 """Reaching the host and its kernel, from inside, through the whole product; and taking sbxd apart."""
 
-import re
 from collections.abc import Iterator
 
 import pytest
@@ -14,15 +13,9 @@ from acceptance.hostile import (
 )
 from acceptance.marks import on_both
 from acceptance.servers import Server, eventually
-from node.boxes import HERE
+from node.test_hardening import ALL_ATTACKS, ONLY_INSIDE_GVISOR, ROOTS_OWN
 
 from skerry import Sandbox, Skerry, SkerryError
-
-ALL = re.findall(r'IS\("(\w+)"\)', (HERE / "attacks.c").read_text())
-# These act on gVisor's own kernel, in user space, and reach nothing of the host's.
-INSIDE_GVISOR = {"keyctl", "syslog", "nice", "sysrq", "sysctl_net"}
-# Root inside is the owner of sbxd: it may read and stop what it could also have killed.
-ROOTS_OWN = {"init_memory", "signal_init"}
 
 
 @pytest.fixture
@@ -35,12 +28,12 @@ def attacker(server: Server, client: Skerry) -> Iterator[Sandbox]:
 @on_both
 @as_root_and_user
 def test_every_way_to_the_host_is_refused(attacker: Sandbox, user: str, runtime: str) -> None:
-    names = [name for name in ALL if user != "root" or name != "signal_init"]
+    names = [name for name in ALL_ATTACKS if user != "root" or name != "signal_init"]
     script = "; ".join(f"{WORKSPACE_PROGRAM} {name}" for name in names)
     lines = [line.split() for line in attacker.commands.run(script, user=user).stdout.splitlines()]
     assert {line[0] for line in lines} == set(names)
     through = {line[0] for line in lines if line[1] != "refused"}
-    assert through <= (ROOTS_OWN if user == "root" else set()) | (INSIDE_GVISOR if runtime == "runsc" else set())
+    assert through <= (ROOTS_OWN if user == "root" else set()) | (ONLY_INSIDE_GVISOR if runtime == "runsc" else set())
     answers(attacker)
 
 
@@ -195,16 +188,18 @@ def test_an_impostor_at_sbxds_socket_gets_nothing_and_holds_up_nobody(
 
 
 @on_both
-def test_a_node_that_returns_finds_its_way_past_impostors(server: Server, attacker: Sandbox) -> None:
-    """sbxd waits for the node at a socket that others inside can fill: a user, and root as well."""
-    knocking = attacker.commands.start(
-        ["python3", "-c", f"while True:\n exec({IMPOSTOR!r}.replace('sleep(8)', 'sleep(1)'))", "00"], user="1000"
-    )
-    eventually("it knocks", lambda: "tried" in knocking.poll().stdout, within_s=60)
-    old = server.kill("node")
-    server.restarted("node", old)
-    answers(attacker)
-    knocking.kill()
+@as_root_and_user
+def test_a_node_that_returns_finds_its_way_past_impostors_or_says_that_it_did_not(
+    server: Server, sandbox: Sandbox, client: Skerry, user: str
+) -> None:
+    """sbxd waits for the node at a socket that others inside can fill. It costs nobody but them."""
+    with client.create("python") as neighbour:
+        knock = f"while True:\n exec({IMPOSTOR!r}.replace('sleep(8)', 'sleep(1)'))"
+        knocking = sandbox.commands.start(["python3", "-c", knock, "00"], user=user)
+        eventually("it knocks", lambda: "tried" in knocking.poll().stdout, within_s=60)
+        server.restarted("node", server.kill("node"))
+        answers(neighbour)
+        answers_or_says_why(sandbox, ["runtime_died"])
 
 
 FLOOD = """

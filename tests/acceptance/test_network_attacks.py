@@ -73,7 +73,7 @@ def address_of(box: Sandbox) -> str:
 
 @contextmanager
 def listening(address: str) -> Iterator[tuple[int, list[str]]]:
-    """A port of the host that greets everybody: its number, and who came."""
+    """A port of the host that takes everybody: its number, and who came."""
     came: list[str] = []
     with socket.create_server((address, 0)) as listener:
         listener.settimeout(0.1)
@@ -103,11 +103,9 @@ def test_f20_the_hosts_ports_are_out_of_reach(server: Server, attacker: Sandbox,
     gateway = gateway_of(attacker)
     api = int(server.url.rsplit(":", 1)[1])
     with listening(gateway) as (port, came):
-        socket.create_connection((gateway, port), 3).close()  # it does listen
-        eventually("the host itself comes in", lambda: len(came) == 1)
         targets = [f"{host} {number}" for host in (gateway, "127.0.0.1") for number in (port, api, 22)]
         assert reached(attacker, user, *targets) == set()
-        assert len(came) == 1
+        assert came == []
     answers(attacker)
 
 

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import httpx2
 
 from skerry import __version__
-from skerry.model.errors import SkerryError
+from skerry.model.errors import Invalid, SkerryError
 from skerry.sdk._async.clock import sleep
 from skerry.sdk.backoff import delay_s
 from skerry.sdk.errors import Unreachable, error_from
@@ -146,4 +146,9 @@ def query(params: Params | None) -> str:
 def _quoted(value: str | int | bool) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    return quote(os.fsencode(value) if isinstance(value, str) else str(value), safe="/")
+    try:
+        return quote(os.fsencode(value) if isinstance(value, str) else str(value), safe="/")
+    except UnicodeEncodeError as error:
+        raise Invalid(
+            f"{str(value)[:200]!r} holds a lone surrogate that stands for no byte: no name can be it."
+        ) from error
