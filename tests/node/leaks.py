@@ -8,7 +8,6 @@ import asyncio
 import os
 import time
 from dataclasses import dataclass
-from glob import glob
 from pathlib import Path
 
 from skerry.config import Config

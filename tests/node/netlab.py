@@ -199,6 +199,14 @@ def box_at(sandbox_id: SandboxId, path: Path) -> Box:
     return Box(sandbox_id, path, address, gateway, interface)
 
 
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone, or waits for whoever adopted it to take notice."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
 async def wait_until(condition: Callable[[], bool], deadline_s: float = 10) -> None:
     end = time.monotonic() + deadline_s
     while not condition():

@@ -181,7 +181,7 @@ asyncio.run(main())
     await node.wait()
     box = netlab.box_at(sandbox_id, Path(path.decode()))
     assert box.reaches((netlab.METADATA, PORT), (netlab.HOST, netlab.HOST_PORT), (WEB, PORT)) == {(WEB, PORT)}
-    await netlab.wait_until(lambda: not Path(f"/proc/{int(name_server)}").exists())
+    await netlab.wait_until(lambda: netlab.has_ended(int(name_server)))
     after = Network(config)
     await after.open()
     try:
