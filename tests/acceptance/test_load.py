@@ -152,11 +152,9 @@ def test_uploads_that_dawdle_or_stop_leave_nothing_and_hold_up_nobody(
         assert sandbox.files.read("kept") == b"old"
         for dawdler in dawdlers:
             dawdler.wire.close()
-    eventually(
-        "nothing is left of the uploads",
-        lambda: sandbox.commands.run("ls -A").stdout == "kept\n" and open_descriptors(server) <= before + 4,
-        within_s=30,
-    )
+    eventually("no half of an upload is left", lambda: sandbox.commands.run("ls -A").stdout == "kept\n", within_s=30)
+    # Each of the twenty held a descriptor at least; connections that are kept for later may be a few.
+    eventually("their descriptors are closed", lambda: open_descriptors(server) < before + 12, within_s=30)
     assert sandbox.files.read("kept") == b"old"
 
 
