@@ -204,6 +204,27 @@ async def _api(config: Config, listener: socket.socket, key_hash: bytes) -> None
         await store.close()
 
 
+def leave_sandboxes(config: Config, *, end: bool) -> int:
+    """Before the server ends: how many sandboxes go on without it. With `end` none does; their files are kept.
+
+    Raises:
+        Unavailable: The node does not answer.
+    """
+    from skerry.providers.local import LocalProvider
+
+    async def ask() -> int:
+        provider = LocalProvider(config.node_socket)
+        try:
+            if end:
+                await provider.shutdown(stop_sandboxes=True)
+                return 0
+            return sum(seen.running for seen in await provider.list())
+        finally:
+            await provider.close()
+
+    return asyncio.run(ask())
+
+
 async def probes(config: Config) -> list[Probe]:
     """What this host can and cannot do, tried directly: for `doctor`, before anything runs. Root only."""
     from skerry.node.network import Network

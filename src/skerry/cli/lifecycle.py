@@ -12,7 +12,7 @@ import typer
 
 from skerry.cli.connection import config
 from skerry.cli.output import Format, OutputOption, Step, data, data_json, hint, progress_line, step
-from skerry.model.errors import DeadlineExceeded, Refused, Unavailable
+from skerry.model.errors import Conflict, DeadlineExceeded, Refused, Unavailable
 
 if TYPE_CHECKING:
     from skerry.config import Config
@@ -79,20 +79,42 @@ def up(
     _report(here, capabilities.runtime, capabilities.shares_kernel, steps, output)
 
 
-def down(output: OutputOption = Format.TEXT) -> None:
-    """End the server. Safe to call when none runs."""
+def down(
+    all: Annotated[bool, typer.Option("--all", help="End the sandboxes too. Their files are kept.")] = False,
+    output: OutputOption = Format.TEXT,
+) -> None:
+    """End the server. Its sandboxes go on until the next `up`, or end with --all. Safe to call when none runs."""
     from skerry import instance
 
     if os.geteuid() != 0:
         raise Refused("The server runs as root, and only root can end it (sudo skerry down).")
     here = config()
     pid = instance.running_pid(here)
-    if pid is not None:
+    if pid is None:
+        if all:
+            raise Conflict(f"No server runs from {here.home} that could end its sandboxes. `skerry up` first.")
+        left = 0
+    else:
+        left = _leave_sandboxes(here, end=all)
         _stop(here, pid)
     if output is Format.JSON:
-        data_json({"stopped": pid is not None, "pid": pid})
-    else:
-        data(f"Stopped (it was process {pid})." if pid is not None else f"No server runs from {here.home}.")
+        data_json({"stopped": pid is not None, "pid": pid, "sandboxes_left_running": left})
+        return
+    data(f"Stopped (it was process {pid})." if pid is not None else f"No server runs from {here.home}.")
+    if left:
+        hint(f"{left} of its sandboxes go on. `skerry up` takes them over; `skerry up && skerry down --all` ends them.")
+
+
+def _leave_sandboxes(here: "Config", *, end: bool) -> int:
+    """How many sandboxes go on running when the server ends. A node that does not answer keeps what it has."""
+    from skerry.serve import leave_sandboxes
+
+    try:
+        return leave_sandboxes(here, end=end)
+    except Unavailable:
+        if end:
+            raise
+        return 0
 
 
 def _start(here: "Config") -> str:
@@ -210,5 +232,5 @@ def _report(here: "Config", runtime: str, shares_kernel: bool, steps: list[Step]
         '\nNext:\n  eval "$(./skerry client-env)"           address and key for clients\n'
         "  ./skerry run -- python3 -c 'print(42)'   a command in a sandbox of its own\n"
         "  ./skerry create --name box               a sandbox to keep\n"
-        "  ./skerry down                            end it"
+        "  ./skerry down --all                      end it, and its sandboxes"
     )

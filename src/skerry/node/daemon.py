@@ -106,8 +106,8 @@ async def _work(
         await server.close()
         await supervisor.quiet()
     finally:
-        await (opened.close() if ops.none_left_running else opened.leave())
-    log.info("the node ends", sandboxes_left_running=not ops.none_left_running)
+        await (opened.leave() if ops.running_sandboxes() else opened.close())
+    log.info("the node ends", sandboxes_left_running=ops.running_sandboxes())
 
 
 async def _every(seconds: float, work: Callable[[], Awaitable[object]]) -> None:

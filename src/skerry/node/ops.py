@@ -38,7 +38,6 @@ class Ops:
         self._parts: Parts | None = None
         self._group: asyncio.TaskGroup | None = None
         self._capabilities: Capabilities | None = None
-        self.none_left_running = False
 
     def open(
         self,
@@ -137,8 +136,13 @@ class Ops:
         if call.ask.get("stop"):
             node, self._stopping = self._node, True
             await node.stop_all()
-            self.none_left_running = True
         self._stop.set()
+
+    def running_sandboxes(self) -> int:
+        """How many sandboxes run, or may: what they stand on has to stay when the node goes. Before `open`: 1."""
+        if self._supervisor is None:
+            return 1
+        return sum(seen.running for seen in self._supervisor.list())
 
     # -- commands ----------------------------------------------------------------------------------------------
 
