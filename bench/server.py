@@ -63,6 +63,7 @@ def bench_server(runtime: str) -> Iterator[BenchServer]:
         "SKERRY_ALLOW_SHARED_KERNEL": "true" if runtime != "runsc" else "false",
     }
     config = Config(home=home, port=0, runtime=runtime, allow_shared_kernel=runtime != "runsc")
+    _place_sbxd(config)
     with (home / "server.log").open("wb") as log:
         process = subprocess.Popen([sys.executable, "-m", "skerry", "serve"], env=env, stdout=log, stderr=log)
     try:
@@ -73,6 +74,15 @@ def bench_server(runtime: str) -> Iterator[BenchServer]:
         subprocess.run([sys.executable, "-m", "skerry", "down"], env=env, check=False, capture_output=True)
         process.wait(60)
         shutil.rmtree(home, ignore_errors=True)
+
+
+def _place_sbxd(config: Config) -> None:
+    """Build sbxd out of the tree, which `up` does for a user's home."""
+    build = config.home / "sbxd"
+    make = ["make", "-C", str(Path(__file__).parents[1] / "sbxd"), f"BUILD={build}", "all"]
+    subprocess.run(make, check=True, capture_output=True)
+    config.sbxd.parent.mkdir()
+    shutil.copy2(build / "sbxd", config.sbxd)
 
 
 def _wait_ready(server: BenchServer, process: subprocess.Popen[bytes], log: Path) -> None:
