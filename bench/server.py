@@ -73,6 +73,8 @@ def bench_server(runtime: str) -> Iterator[BenchServer]:
     finally:
         subprocess.run([sys.executable, "-m", "skerry", "down"], env=env, check=False, capture_output=True)
         process.wait(60)
+        # A pool outlives its server, for the next start. Nothing of this one may stay.
+        subprocess.run(["umount", str(config.pool_dir)], check=False, capture_output=True)
         shutil.rmtree(home, ignore_errors=True)
 
 
