@@ -7,6 +7,8 @@ from acceptance.servers import Server, eventually
 
 from skerry import NotFound, Sandbox, SkerryError
 
+pytestmark = pytest.mark.long
+
 SPOILT = {
     "tmp is a link": "rm -rf /tmp; ln -s /proc/1 /tmp",
     "passwd is a link": "ln -sf /proc/1/mem /etc/passwd; ln -sf /dev/zero /etc/group",

@@ -198,6 +198,8 @@ def test_a_node_that_returns_finds_its_way_past_impostors_or_says_that_it_did_no
 
 FLOOD = """
 import socket, threading
+
+pytestmark = pytest.mark.long
 def flood():
     held = []
     for _ in range(400):

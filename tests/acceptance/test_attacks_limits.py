@@ -21,7 +21,7 @@ from acceptance.servers import Server, eventually
 
 from skerry import GuestError, Sandbox, Skerry, SkerryError
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from acceptance.servers import Server, eventually
 
 from skerry import Sandbox, Skerry
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 MIB = 1 << 20
 

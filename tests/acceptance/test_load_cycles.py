@@ -13,7 +13,7 @@ from acceptance.servers import Server, eventually
 
 from skerry import Skerry
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 CYCLES = {"crun": 300, "runsc": 80}
 AT_ONCE = 8

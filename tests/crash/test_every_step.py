@@ -13,7 +13,7 @@ from crash.instances import CrashServer, Step
 from skerry import Sandbox
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.skipif(os.environ.get("SKERRY_TEST_CRASH") != "every", reason="SKERRY_TEST_CRASH=every runs it"),
     pytest.mark.timeout(6 * 3600),
 ]
