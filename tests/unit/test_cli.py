@@ -67,7 +67,10 @@ def test_down_without_a_server_is_a_success(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("down is for root")
     done = skerry("down", "-o", "json", home=tmp_path)
-    assert (done.returncode, json.loads(done.stdout)) == (0, {"stopped": False, "pid": None})
+    assert (done.returncode, json.loads(done.stdout)) == (
+        0,
+        {"stopped": False, "pid": None, "sandboxes_left_running": 0},
+    )
 
 
 @pytest.mark.parametrize(
