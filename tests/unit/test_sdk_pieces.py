@@ -103,8 +103,9 @@ def test_an_answer_becomes_the_error_it_stands_for(status: int, code: str, kind:
     assert (error.code, error.message) == (code, "why")
 
 
-def test_a_busy_server_says_when_to_come_back() -> None:
-    error = error_from(429, b'{"error":{"code":"too_busy","message":"m"}}', "2.5")
+@pytest.mark.parametrize(("status", "code"), [(429, "too_busy"), (507, "disk_full")])
+def test_a_busy_server_says_when_to_come_back(status: int, code: str) -> None:
+    error = error_from(status, json.dumps({"error": {"code": code, "message": "m"}}).encode(), "2.5")
     assert isinstance(error, TooBusy)
     assert error.retry_after_s == 2.5
 

@@ -86,7 +86,7 @@ _GUEST_CODES = frozenset(
 def error_from(status: int, body: bytes, retry_after: str | None = None) -> SkerryError:
     """The error that an answer of the server stands for."""
     code, message, field = _envelope(status, body)
-    if status == 429:
+    if status == 429 or code == "disk_full":  # the machine's disk: room comes when sandboxes go
         return TooBusy(message, retry_after_s=_seconds(retry_after), code=code)
     if code == "sandbox_gone":
         return SandboxGone(message)
