@@ -17,6 +17,8 @@ from node.test_hardening import ALL_ATTACKS, ONLY_INSIDE_GVISOR, ROOTS_OWN
 
 from skerry import Sandbox, Skerry, SkerryError
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def attacker(server: Server, client: Skerry) -> Iterator[Sandbox]:
@@ -198,8 +200,6 @@ def test_a_node_that_returns_finds_its_way_past_impostors_or_says_that_it_did_no
 
 FLOOD = """
 import socket, threading
-
-pytestmark = pytest.mark.long
 def flood():
     held = []
     for _ in range(400):

@@ -14,10 +14,10 @@ from acceptance.servers import Server, eventually
 
 from skerry import Sandbox, Skerry
 
+pytestmark = pytest.mark.long
+
 PROBE = """
 import json, socket, sys, threading
-
-pytestmark = pytest.mark.long
 found = {}
 def look(host, port):
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

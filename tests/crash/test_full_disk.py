@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from acceptance.servers import eventually, test_home
-from crash.instances import SETTLED_S, CrashServer
+from crash.instances import CrashServer
 
 from skerry import Sandbox, SkerryError, TooBusy, Unavailable
 
@@ -159,6 +159,8 @@ def test_f34_a_full_pool_takes_no_sandbox_and_takes_one_when_there_is_room(disk:
                 return False
             return True
 
-        eventually("there is room again", fits, within_s=SETTLED_S, every_s=0.5)
+        eventually(
+            "there is room again", fits, within_s=100, every_s=0.5
+        )  # btrfs gives freed space back in the background
         for box in disk.server.settled(client):
             box.destroy()

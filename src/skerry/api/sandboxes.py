@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, cast
 
 from fastapi import APIRouter, Query
 from starlette.responses import Response
@@ -19,6 +19,7 @@ from skerry.wire.sandboxes import CreateSandbox, SandboxView
 router = APIRouter(tags=["sandboxes"])
 
 _DOCUMENT_LIMIT = 65_536
+_DOCUMENT_DEPTH = 32  # far below what reading it back can take
 _STATES: Mapping[str, State] = {"ready": State.RUNNING, "active": State.RUNNING} | {
     state.value: state for state in State if state is not State.RUNNING
 }
@@ -96,9 +97,25 @@ def _document(name: str, value: dict[str, object] | None) -> dict[str, object] |
         size = len(json.dumps(value, allow_nan=False, ensure_ascii=False).encode())
     except (ValueError, RecursionError) as error:
         raise Invalid(f"'{name}' holds what JSON cannot say: {type(error).__name__}.", field=name) from error
+    if _depth(value) > _DOCUMENT_DEPTH:
+        raise Invalid(f"'{name}' is nested more than {_DOCUMENT_DEPTH} levels deep.", field=name)
     if size > _DOCUMENT_LIMIT:
         raise Invalid(f"'{name}' is {size} bytes; at most {_DOCUMENT_LIMIT} are kept.", field=name)
     return value
+
+
+def _depth(value: object) -> int:
+    """How many levels of lists and objects stand in each other."""
+    level, depth = [value], 0
+    while level:
+        inner: list[object] = []
+        for one in level:
+            if isinstance(one, dict):
+                inner += cast(dict[str, object], one).values()
+            elif isinstance(one, list):
+                inner += cast(list[object], one)
+        depth, level = depth + 1, inner
+    return depth - 1
 
 
 def _states(statuses: list[str] | None) -> list[State]:

@@ -3,7 +3,7 @@
 import os
 from typing import TYPE_CHECKING
 
-from skerry.model.errors import Conflict, NotFound
+from skerry.model.errors import Conflict, NotFound, Unauthorized
 
 if TYPE_CHECKING:
     from skerry.config import Config
@@ -15,6 +15,9 @@ def config(**overrides: object) -> "Config":
     from skerry.config import load
 
     return load(overrides)
+
+
+SHORTEST = 4  # characters of an id that may stand for it: less is a slip, or a variable that is not set
 
 
 def address() -> tuple[str, str]:
@@ -29,7 +32,9 @@ def address() -> tuple[str, str]:
     from skerry import instance
 
     here = config()
-    return url or instance.url(here), key or instance.key(here)
+    if url and url.rstrip("/") != instance.url(here).rstrip("/"):
+        raise Unauthorized(f"SKERRY_URL is {url}, which is not this machine's server: set SKERRY_API_KEY for it.")
+    return instance.url(here), key or instance.key(here)
 
 
 def client() -> "Skerry":
@@ -52,9 +57,10 @@ def find(server: "Skerry", word: str) -> "Sandbox":
     if is_id(word, "sbx"):
         return server.get(word)
     boxes = server.list()
-    found = [box for box in boxes if box.name == word] or [
-        box for box in boxes if box.id.startswith((word, f"sbx_{word}"))
-    ]
+    beginning = word if word.startswith("sbx_") else f"sbx_{word}"
+    found = [box for box in boxes if box.name == word]
+    if not found and len(beginning) >= len("sbx_") + SHORTEST:
+        found = [box for box in boxes if box.id.startswith(beginning)]
     if not found:
         raise NotFound(f"No sandbox has the name or id '{word}'. `skerry ls` lists yours.", field="sandbox")
     if len(found) > 1:

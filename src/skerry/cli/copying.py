@@ -2,6 +2,7 @@
 
 import base64
 import os
+import secrets
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 import typer
 
 from skerry.cli.connection import client, find
-from skerry.cli.output import Format, OutputOption, console, data, data_json, hint
+from skerry.cli.output import Format, OutputOption, console, data, data_json, hint, printable
 from skerry.model.errors import Invalid, NotFound, SkerryError
 
 if TYPE_CHECKING:
@@ -127,15 +128,17 @@ def _download_tree(box: "Sandbox", source: str, target: Path, copied: Copied, ad
         elif entry.type == "file":
             _download_file(box, f"{source}/{name}", target / name, copied, advance)
         else:
-            hint(f"skerry: left out {source}/{name}: a {entry.type}")
+            hint(f"skerry: left out {source}/{printable(name)}: a {entry.type}")
 
 
 def _download_file(box: "Sandbox", source: str, target: Path, copied: Copied, advance: Progress) -> None:
     """Into a neighbour first, so that a broken copy never stands under the file's name."""
-    part = target.with_name(f".{target.name[:200]}.part")
+    if target.exists() and not target.is_file():
+        raise Invalid(f"{target} is no regular file, and is not replaced. Copy to a file, or to a directory.")
+    part = target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}.part")
     try:
         # A new file, never through a symlink that a part copied earlier could have left.
-        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666)
+        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
         with os.fdopen(handle, "wb", buffering=0) as file, box.files.read_stream(source) as chunks:
             for chunk in chunks:
                 file.write(chunk)

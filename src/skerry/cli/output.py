@@ -40,6 +40,11 @@ def data_json(value: object) -> None:
     data(json.dumps(value, indent=2, ensure_ascii=False))
 
 
+def printable(text: str) -> str:
+    """Text that a sandbox or another client chose, without what would act on a terminal."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
 def hint(text: str) -> None:
     """One line for a person."""
     sys.stderr.write(text + "\n")

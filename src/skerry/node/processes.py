@@ -11,8 +11,10 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import secrets
 import signal
 import socket
+import stat
 import subprocess
 import threading
 import time
@@ -50,6 +52,20 @@ class Stdio:
     stdin: int | None = None
     stdout: int | None = None
     stderr: int | None = None
+
+
+def null_device(directory: Path) -> int:
+    """A null device of one's own, open for reading and writing; it has no name.
+
+    Not the host's: crun and runc give what a container inherits to its root, and /dev/null would then be a sandbox's
+    to change. Where no device can be made (`directory` is on a file system without them), an error says so.
+    """
+    name = directory / f"null.{secrets.token_hex(8)}"
+    os.mknod(name, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    try:
+        return os.open(name, os.O_RDWR | os.O_CLOEXEC)
+    finally:
+        name.unlink()
 
 
 def become_subreaper() -> None:

@@ -127,17 +127,21 @@ class CommandLine:
         oci.write(bundle, self._dialect(sandbox_id))
         log = bundle.directory / "runtime.log"
         log.unlink(missing_ok=True)
-        done = await self._reaper.run(
-            [
-                *self._command("--log", str(log), "--log-format", "json"),
-                *("run", "--detach", "--bundle", str(bundle.directory)),
-                *("--pid-file", str(self.pid_file(sandbox_id)), sandbox_id),
-            ],
-            deadline_s=START_DEADLINE_S,
-            # The sandbox keeps what it is given for all its life: its channel, and no pipe or file of ours.
-            stdio=processes.Stdio(inside.fileno(), inside.fileno(), None),
-            prepare=self._enter,
-        )
+        null = processes.null_device(bundle.directory)
+        try:
+            done = await self._reaper.run(
+                [
+                    *self._command("--log", str(log), "--log-format", "json"),
+                    *("run", "--detach", "--bundle", str(bundle.directory)),
+                    *("--pid-file", str(self.pid_file(sandbox_id)), sandbox_id),
+                ],
+                deadline_s=START_DEADLINE_S,
+                # The sandbox keeps what it is given for all its life: its channel, and no pipe or file of ours.
+                stdio=processes.Stdio(inside.fileno(), inside.fileno(), null),
+                prepare=self._enter,
+            )
+        finally:
+            os.close(null)
         # A moment later, while its daemon starts: nobody has to wait for it.
         asyncio.get_running_loop().call_soon(self._adopt, sandbox_id)
         if done.code != 0:
