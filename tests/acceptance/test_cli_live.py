@@ -101,6 +101,31 @@ def test_cp_of_what_is_not_there_says_so(skerry: Run, sandbox: Sandbox, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
+def test_cp_replaces_files_only(skerry: Run, sandbox: Sandbox, tmp_path: Path) -> None:
+    sandbox.files.write("data", b"x")
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    (tmp_path / ".kept.part").write_text("mine")
+    done = skerry("cp", f"{sandbox.id}:/workspace/data", "fifo")
+    assert done.returncode == 1 and b"no regular file" in done.stderr
+    assert fifo.is_fifo()
+    assert skerry("cp", f"{sandbox.id}:/workspace/data", "kept").returncode == 0
+    assert (tmp_path / ".kept.part").read_text() == "mine"
+
+
+def test_rm_takes_no_slip_for_a_sandbox(skerry: Run, client: Skerry, sandbox: Sandbox) -> None:
+    for word in ("", "s", "sbx_", sandbox.id[4:6]):
+        assert skerry("rm", word).returncode == 1
+    assert client.get(sandbox.id).info.status == "ready"
+
+
+def test_the_first_key_goes_to_this_machines_server_alone(skerry: Run, server: Server) -> None:
+    elsewhere = {**server.environ, "SKERRY_URL": "http://127.0.0.1:9"}
+    del elsewhere["SKERRY_API_KEY"]
+    done = subprocess.run(["skerry", "ls"], env=elsewhere, capture_output=True, timeout=30)
+    assert done.returncode == 1 and b"SKERRY_API_KEY" in done.stderr
+
+
 def test_client_env_is_all_that_a_client_needs(server: Server, tmp_path: Path) -> None:
     script = 'eval "$(skerry client-env)"; env | grep -E "^(SKERRY|FLAX)_" | sort'
     bare = {k: v for k, v in server.environ.items() if not k.startswith(("SKERRY_", "FLAX_"))}

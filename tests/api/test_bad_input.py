@@ -1,5 +1,6 @@
 """Bad input: a 4xx with code, message and field in the one envelope, and nothing half-made."""
 
+import json
 import socket
 
 import httpx2
@@ -52,6 +53,8 @@ def sandbox(http: httpx2.Client) -> str:
         ({"restore_from": "sbx_1"}, "invalid", "restore_from"),
         ({"capabilities": ["browser"]}, "invalid", "capabilities"),
         ({"metadata": {"a": "x" * 70_000}}, "invalid", "metadata"),
+        ({"metadata": {"a": json.loads("[" * 40 + "]" * 40)}}, "invalid", "metadata"),
+        ({"model": json.loads('{"a":' * 300 + "1" + "}" * 300)}, "invalid", "model"),
         ([], "invalid", "body"),
         ("text", "invalid", "body"),
         (None, "invalid", "body"),

@@ -1,5 +1,6 @@
 """The program `skerry`: its commands, and how an error leaves it. Imports as little as `--help` needs."""
 
+import signal
 import sys
 
 import typer
@@ -37,6 +38,8 @@ def main() -> None:
     """Run the command line; never shows a traceback for an error of ours."""
     from skerry.model.errors import SkerryError
 
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)  # as Ctrl-C: what was begun is put away
     try:
         app()
     except SkerryError as error:
@@ -49,6 +52,10 @@ def main() -> None:
         # Whoever read our output has gone: say nothing, and keep Python from saying it at exit.
         sys.stderr.close()
         sys.exit(141)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _form(argv: list[str]) -> Format:
