@@ -26,7 +26,9 @@ async def authenticate(deps: Deps, secret: str) -> AccountId:
     if key is None:
         key = await deps.store.find_key(hashed)
         if key is None:
-            raise Unauthorized("This API key is not known here. Make one with `skerry client-env`, or check for typos.")
+            raise Unauthorized(
+                "This API key is not known here. `skerry client-env` on the server prints the first one; check for typos."
+            )
         deps.keys.put(key, now)
     return key.account_id
 
