@@ -27,7 +27,7 @@ async def authenticate(deps: Deps, secret: str) -> AccountId:
         key = await deps.store.find_key(hashed)
         if key is None:
             raise Unauthorized(
-                "This API key is not known here. `skerry client-env` on the server prints the first one; check for typos."
+                "This API key is not known here. On the server, `skerry client-env` prints the first one."
             )
         deps.keys.put(key, now)
     return key.account_id
