@@ -19,8 +19,8 @@ Every setting, from the table in `src/skerry/config.py`. A setting is given, in 
 3. in `config.toml` in the home directory,
 4. by its default.
 
-`home` itself comes from `SKERRY_HOME` alone. A setting that is out of range, or unknown in `config.toml`, stops the start
-with a message that names it.
+`home` itself comes from `SKERRY_HOME` alone. A setting that is out of range, or unknown in `config.toml`, stops the
+start with a message that names it.
 
 | setting | environment | default | meaning |
 |---|---|---|---|
