@@ -26,6 +26,8 @@ from skerry.seams import ByteStream
 
 LIST_BATCH = 256  # directory entries in one event
 
+ANSWER_S = 0.1  # from the answer to `shutdown` to the end
+
 
 class Ops:
     """The table. Until `open` was called every op but `ping` is answered with Unavailable."""
@@ -136,7 +138,8 @@ class Ops:
         if call.ask.get("stop"):
             node, self._stopping = self._node, True
             await node.stop_all()
-        self._stop.set()
+        # The end cuts all connections: the answer, which the loop writes in its next turn, has to be out by then.
+        asyncio.get_running_loop().call_later(ANSWER_S, self._stop.set)
 
     def running_sandboxes(self) -> int:
         """How many sandboxes run, or may: what they stand on has to stay when the node goes. Before `open`: 1."""
