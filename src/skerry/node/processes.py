@@ -253,13 +253,20 @@ class Reaper:
                 signal.pidfd_send_signal(self._watched[pid], signal.SIGKILL)
 
     def exit_code(self, pid: int) -> int | None:
-        """How an adopted process ended (minus the signal), told once; None when that is not known."""
+        """How an adopted process ended (minus the signal), told once; None when it runs or that is not known."""
+        pidfd = self._watched.get(pid)
+        if pidfd is not None and self._reaped(pid, pidfd):  # dead, and our own turn to notice is yet to come
+            self._unwatch(pid)
         return self._codes.pop(pid, None)
 
     def _on_exit(self, pid: int) -> None:
+        if pid in self._watched:  # else `exit_code` was quicker
+            self._reaped(pid, self._watched[pid])
+            self._unwatch(pid)
+
+    def _unwatch(self, pid: int) -> None:
         pidfd = self._watched.pop(pid)
         asyncio.get_running_loop().remove_reader(pidfd)
-        self._reaped(pid, pidfd)
         os.close(pidfd)
 
     def _reaped(self, pid: int, pidfd: int) -> bool:
