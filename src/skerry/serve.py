@@ -182,7 +182,7 @@ async def _api(config: Config, listener: socket.socket, key_hash: bytes) -> None
     from skerry.providers.local import LocalProvider
     from skerry.store import open_store
 
-    store = await open_store(config.database_url)
+    store = await open_store(config.database_url, secrets_file=config.secrets_file)
     provider = LocalProvider(config.node_socket)
     try:
         deps = Deps(store, provider, SystemClock(), config)
