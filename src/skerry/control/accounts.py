@@ -63,7 +63,7 @@ async def delete_key(deps: Deps, account_id: AccountId, key_id: KeyId) -> None:
     deps.keys.forget(key_id)
 
 
-async def bootstrap(deps: Deps, secret_hash: bytes) -> Account:
+async def bootstrap(deps: Deps, secret_hash: bytes, hint: str = "") -> Account:
     """Make sure that there is an account (plan `unlimited`) and that the key with this hash opens the first one.
 
     Safe to call at each start. A hash that is new to an old account is added: that is how a lost key is replaced.
@@ -72,10 +72,10 @@ async def bootstrap(deps: Deps, secret_hash: bytes) -> Account:
     present = await deps.store.list_accounts()
     if not present:
         account = Account(new_account_id(), "owner", "unlimited", new_project_id(), now)
-        await deps.store.add_account(account, ApiKey(new_key_id(), account.id, "first", secret_hash, now))
+        await deps.store.add_account(account, ApiKey(new_key_id(), account.id, "first", secret_hash, now, hint=hint))
         _log.info("first account made", account=account.id)
         return account
     if await deps.store.find_key(secret_hash) is None:
-        await deps.store.add_key(ApiKey(new_key_id(), present[0].id, "first", secret_hash, now))
+        await deps.store.add_key(ApiKey(new_key_id(), present[0].id, "first", secret_hash, now, hint=hint))
         _log.info("a new key opens the first account", account=present[0].id)
     return present[0]

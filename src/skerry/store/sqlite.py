@@ -200,7 +200,10 @@ def _write_anew(connection: Connection) -> None:
 
 def _engine(path: Path, *, writes: bool, waits: bool = True) -> Engine:
     engine = create_engine(
-        f"sqlite+pysqlite:///{path}", poolclass=NullPool, connect_args={"check_same_thread": False, "timeout": 5}
+        f"sqlite+pysqlite:///{path}",
+        poolclass=NullPool,
+        connect_args={"check_same_thread": False, "timeout": 5},
+        hide_parameters=True,  # an error's text ends in the log
     )
     if not writes or not waits:
         engine = engine.execution_options(isolation_level="AUTOCOMMIT")  # no transactions of SQLAlchemy's
