@@ -18,7 +18,7 @@ def files(home: Path) -> Iterator[Path]:
     for directory, below, names in os.walk(home):
         below[:] = [name for name in below if not os.path.ismount(os.path.join(directory, name))]  # noqa: PTH118
         for path in (Path(directory, name) for name in names):
-            if path.is_file() and not path.is_symlink() and path.suffix != ".img":
+            if path.is_file() and not path.is_symlink() and not path.is_mount() and path.suffix != ".img":
                 yield path
 
 
