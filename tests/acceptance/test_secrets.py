@@ -15,10 +15,11 @@ CREATED, REPLACED, COMMANDS = (f"hunter2-{name}-no-good-password" for name in ("
 
 def files(home: Path) -> Iterator[Path]:
     """Everything the instance has on the disk, but for the files inside the sandboxes and templates."""
+    disk = home.stat().st_dev  # mounts are others' files: sandboxes', or namespaces
     for directory, below, names in os.walk(home):
-        below[:] = [name for name in below if not os.path.ismount(os.path.join(directory, name))]  # noqa: PTH118
+        below[:] = [name for name in below if Path(directory, name).lstat().st_dev == disk]
         for path in (Path(directory, name) for name in names):
-            if path.is_file() and not path.is_symlink() and not path.is_mount() and path.suffix != ".img":
+            if path.is_file() and path.stat().st_dev == disk and path.suffix != ".img":
                 yield path
 
 
