@@ -11,14 +11,14 @@
 #include "files.h"
 #include "ops.h"
 
-enum { NAMED_SKIPS = 100, NAMED_SKIPS_SIZE = 64 << 10, UNPACK_AHEAD = 262144 };
+enum { NAMED_SKIPS = 100, NAMED_SKIPS_SIZE = 32 << 10, UNPACK_AHEAD = 262144 };
 
 void skip(struct skips *s, const char *path, const char *reason) {
     s->count++;
     if (s->count > NAMED_SKIPS || buf_len(&s->list) > NAMED_SKIPS_SIZE) return;
     if (buf_len(&s->list)) buf_puts(&s->list, ",");
     buf_puts(&s->list, "{");
-    json_string(&s->list, "path", path);
+    json_string(&s->list, "path", *path ? path : "./");
     json_string(&s->list, "reason", reason);
     buf_puts(&s->list, "}");
 }

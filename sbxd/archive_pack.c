@@ -50,7 +50,7 @@ static bool room(void) { return buf_len(&p.out) < ARCHIVE_CHUNK || flush(); }
 
 static void leave_out(const char *reason) {
     struct pollfd reader = {.fd = p.socket};
-    skip(&p.skips, *p.entry.name ? p.entry.name : "./", reason);
+    skip(&p.skips, p.entry.name, reason);
     /* A walk that only leaves out would not notice that nobody waits for it. */
     if (p.skips.count % LOOK_EVERY == 0 && poll(&reader, 1, 0) > 0 && reader.revents & (POLLHUP | POLLERR)) _exit(0);
 }
