@@ -24,7 +24,7 @@ class Node:
 class Watcher:
     path: str
     recursive: bool
-    changes: asyncio.Queue[FileChange]
+    changes: asyncio.Queue[FileChange | None]  # None: the sandbox has died
 
 
 class FakeFiles:

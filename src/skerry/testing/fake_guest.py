@@ -71,6 +71,8 @@ class FakeGuest:
     async def die(self, cause: str = "runtime_died") -> None:
         self._cause = cause
         await self.close()
+        for watcher in self.files.watchers:
+            watcher.changes.put_nowait(None)
         for command in self._commands.values():
             await command.notify()
 
@@ -264,6 +266,9 @@ class FakeGuest:
     async def _changes(self, watcher: Watcher) -> AsyncIterator[FileChange]:
         while True:
             change = await watcher.changes.get()
+            if change is None:
+                self._check_alive()
+                return
             yield change
 
     # -- processes and ports -----------------------------------------------------------------------------------
