@@ -232,7 +232,7 @@ def test_what_was_wrong_on_the_host_and_is_mended_is_tried_anew(home: Home) -> N
     finally:
         aside.rename(sbxd)
     told, _ = home.up()
-    assert home.note(told).startswith("restarted, since its last start had failed")
+    assert home.note(told).startswith("restarted: its last start had failed")
 
 
 def test_a_wrong_setting_that_is_mended_is_in_force_at_the_next_up(home: Home) -> None:

@@ -27,6 +27,7 @@ READY_S = 60.0
 DOWN_S = 60.0
 WAIT_S = 2 * READY_S + DOWN_S + 30  # what the one before may take: end, start, and start again as it was
 TELL_S = 1.0
+SAY_S = 10.0  # from taking its place to saying so, a server needs milliseconds
 LOG_BYTES = 16 << 20
 
 
@@ -50,35 +51,62 @@ def start(here: "Config") -> Started:
     from skerry.serve import check
 
     with alone(here):
-        pid, before = instance.running_pid(here), instance.published(here)
+        pid = instance.running_pid(here)
         if pid is None:
             check(here)
             return _fresh(here, "started")
-        if before is None or before.revision != instance.installed_revision(here):
-            before, changed, why = None, {}, "restarted with the new version"
-        else:
-            changed, why = changes(here, before), "restarted, since its last start had failed"
-            if changed:
-                why = f"restarted with changed settings: {shown(changed)}"
-            elif not instance.trouble(here):
-                return Started(_wait_ready(here), f"runs already, process {pid}")
+        before = _said(here, pid)
+        changed = {} if before is None else changes(here, before)
+        why = _why_anew(here, before, changed)
+        if not why:
+            return Started(_wait_ready(here), f"runs already, process {pid}")
         check(here)
         worked = not instance.trouble(here)
         stop(here, pid)
         try:
-            return _fresh(here, why, changed)
+            return _fresh(here, f"restarted: {why}", changed)
         except SkerryError as error:
-            if before is not None and changed and worked:
+            if before is not None and before.revision == instance.installed_revision(here) and changed and worked:
                 raise _put_back(before, error, changed) from error
             raise
 
 
+def _said(here: "Config", pid: int) -> "Running | None":
+    """What the server of this pid says of itself. One that begins just now is waited for; None: it says nothing."""
+    from skerry import instance
+
+    deadline = time.monotonic() + SAY_S
+    while (said := instance.published(here)) is None or said.pid != pid:
+        if time.monotonic() > deadline or instance.running_pid(here) != pid:
+            return None
+        time.sleep(0.05)
+    return said
+
+
+def _why_anew(here: "Config", before: "Running | None", changed: Mapping[str, tuple[Any, Any]]) -> str:
+    """Why the server that runs has to be restarted; empty where it has not."""
+    from skerry import instance
+
+    if before is None:
+        return "it did not say how it runs"
+    reasons: list[str] = []
+    if before.revision != instance.installed_revision(here):
+        reasons.append("new version")
+    if changed:
+        reasons.append(f"changed settings ({shown(changed)})")
+    if not reasons and instance.trouble(here):
+        reasons.append("its last start had failed")
+    return ", ".join(reasons)
+
+
 def changes(here: "Config", before: "Running") -> dict[str, tuple[Any, Any]]:
-    """Settings that differ from those that a server runs with: each with the value there and the one here."""
+    """Settings that differ from those that a server runs with: each with the value there and the one here.
+
+    One that only one of two versions knows has not been changed by anybody.
+    """
     now = here.model_dump(mode="json")
-    names = sorted(now.keys() | before.settings.keys())
-    pairs = {name: (before.settings.get(name), now.get(name)) for name in names}
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    names = sorted(now.keys() & before.settings.keys())
+    return {name: (before.settings[name], now[name]) for name in names if before.settings[name] != now[name]}
 
 
 def shown(changed: Mapping[str, tuple[Any, Any]]) -> str:
