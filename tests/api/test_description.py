@@ -42,6 +42,7 @@ ROUTES = {
     "/v1/sandboxes/{sandbox_id}/files/tar": {"get", "put"},
     "/v1/sandboxes/{sandbox_id}/files/touch": {"post"},
     "/v1/sandboxes/{sandbox_id}/files/watch": {"get"},
+    "/v1/sandboxes/{sandbox_id}/metrics": {"get"},
     "/v1/sandboxes/{sandbox_id}/ports": {"get"},
     "/v1/sandboxes/{sandbox_id}/processes": {"get"},
     "/v1/templates": {"get"},

@@ -7,6 +7,7 @@ import pytest
 
 from skerry.model.errors import Refused
 from skerry.model.ids import SandboxId, new_sandbox_id
+from skerry.model.metrics import Usage
 from skerry.node import cgroups
 from skerry.node.cgroups import Cgroups, detect
 
@@ -93,12 +94,13 @@ def test_version_2_tells_kills_and_usage(tmp_path: Path) -> None:
         "skerry-0123abcd",
         memory__events="low 0\nhigh 0\nmax 9\noom 2\noom_kill 2\noom_group_kill 0\n",
         memory__current="4096\n",
+        memory__stat="anon 3000\nfile 1096\ninactive_anon 7\ninactive_file 96\n",
         cpu__stat="usage_usec 1500\nuser_usec 1000\nsystem_usec 500\n",
         pids__current="3\n",
         cgroup__procs="",
     )
     assert found.oom_kills(sandbox_id) == 2
-    assert found.usage(sandbox_id) == cgroups.Usage(4096, 1_500_000, 3)
+    assert found.usage(sandbox_id) == Usage(1, 4000, 96, 3)
     assert found.sandboxes() == {sandbox_id}
 
 
@@ -110,16 +112,22 @@ def test_version_1_tells_kills_and_usage(tmp_path: Path) -> None:
         "skerry-0123abcd",
         memory__oom_control="oom_kill_disable 0\nunder_oom 0\noom_kill 1\n",
         memory__usage_in_bytes="8192\n",
+        memory__stat="inactive_file 5\ntotal_inactive_file 100\n",
     )
     assert found.layout.version == 1
     assert found.oom_kills(sandbox_id) == 1
-    assert found.usage(sandbox_id) == cgroups.Usage(8192, 0, 0)
+    assert found.usage(sandbox_id) is None  # it has no cgroup of all kinds: not whole, or on its way out
+    for tree, name, text in (("pids", "pids.current", "2\n"), ("cpuacct", "cpuacct.usage", "7000000\n")):
+        directory = root / tree / "skerry-0123abcd" / sandbox_id
+        directory.mkdir(parents=True)
+        (directory / name).write_text(text)
+    assert found.usage(sandbox_id) == Usage(7, 8092, 100, 2)
 
 
 def test_what_is_gone_reads_as_nothing(tmp_path: Path) -> None:
     found = Cgroups("0123abcd", unified(tmp_path / "cgroup"))
     assert found.oom_kills(new_sandbox_id()) == 0
-    assert found.usage(new_sandbox_id()) == cgroups.Usage(0, 0, 0)
+    assert found.usage(new_sandbox_id()) is None
     assert found.processes(new_sandbox_id()) == []
 
 

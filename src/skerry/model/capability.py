@@ -29,3 +29,13 @@ class Capabilities:
     keeps_memory: bool
     disk_limit: str  # "simple-quota", "qgroup", "none"
     probes: tuple[Probe, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """A fleet that answers: `runtime` was booted for trial when it started, the pool holds all files."""
+
+    runtime: str
+    running: int  # sandboxes
+    pool_bytes: int
+    pool_free_bytes: int

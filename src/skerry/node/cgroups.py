@@ -15,16 +15,10 @@ from pathlib import Path
 
 from skerry.model.errors import Refused
 from skerry.model.ids import SandboxId
+from skerry.model.metrics import Usage
 
 ROOT = Path("/sys/fs/cgroup")
 NEEDED = ("memory", "cpu", "pids")
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    memory_bytes: int
-    cpu_ns: int
-    processes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +119,20 @@ class Cgroups:
                 return int(value)
         return 0
 
-    def usage(self, sandbox_id: SandboxId) -> Usage:
-        """What the sandbox uses now; zeros when it is gone."""
+    def usage(self, sandbox_id: SandboxId) -> Usage | None:
+        """What the sandbox uses now; None when it is gone."""
+        if not (processes := self._read(sandbox_id, "pids", "pids.current")):
+            return None
         if self.layout.version == 2:
-            stat = dict(line.split() for line in self._read(sandbox_id, "", "cpu.stat").splitlines())
-            memory, cpu_ns = self._read(sandbox_id, "", "memory.current"), int(stat.get("usage_usec", 0)) * 1000
+            cpu_ms = _value_of(self._read(sandbox_id, "", "cpu.stat"), "usage_usec") // 1000
+            memory = int(self._read(sandbox_id, "", "memory.current") or 0)
+            cache = _value_of(self._read(sandbox_id, "", "memory.stat"), "inactive_file")
         else:
-            memory = self._read(sandbox_id, "memory", "memory.usage_in_bytes")
-            cpu_ns = int(self._read(sandbox_id, "cpuacct", "cpuacct.usage") or 0)
-        return Usage(int(memory or 0), cpu_ns, int(self._read(sandbox_id, "pids", "pids.current") or 0))
+            cpu_ms = int(self._read(sandbox_id, "cpuacct", "cpuacct.usage") or 0) // 1_000_000
+            memory = int(self._read(sandbox_id, "memory", "memory.usage_in_bytes") or 0)
+            cache = _value_of(self._read(sandbox_id, "memory", "memory.stat"), "total_inactive_file")
+        cache = min(cache, memory)  # they are not read at one instant
+        return Usage(cpu_ms, memory - cache, cache, int(processes))
 
     def sandboxes(self) -> set[SandboxId]:
         """Every sandbox that has a cgroup, alive or not."""
@@ -211,6 +210,12 @@ class Cgroups:
                     if error.errno != errno.ENOENT:
                         return False
         return True
+
+
+def _value_of(table: str, name: str) -> int:
+    """The number beside a name in a file of `name number` lines; 0 where there is none."""
+    start = f"\n{table}".find(f"\n{name} ")
+    return 0 if start < 0 else int(table[start + len(name) + 1 :].split(None, 1)[0])
 
 
 def _with_inner(directory: Path) -> list[str]:

@@ -32,6 +32,8 @@ from skerry.node.ops import Ops
 from skerry.node.parts import Parts
 from skerry.node.records import Records
 from skerry.node.rpc import Server
+from skerry.node.sample_rings import SampleRings
+from skerry.node.sampler import INTERVAL_S, Sampler
 from skerry.node.spool import Spool
 from skerry.node.supervisor import Supervisor
 from skerry.node.tasks import root_cause, spawn
@@ -94,10 +96,12 @@ async def _work(
         records = Records(config.node_dir / "sandboxes")
         first_range = int(config.instance, 16)
         supervisor = Supervisor(opened.parts, records, spool, group, first_range)
+        sampler = Sampler(opened.parts, SampleRings(config.node_dir / "samples"), supervisor.list)
         await supervisor.adopt()
-        ops.open(supervisor, spool, opened.parts, group, await _capabilities(opened.parts))
+        ops.open(supervisor, spool, opened.parts, group, await _capabilities(opened.parts), sampler)
         spawn(group, _every(INODES_EVERY_S, opened.parts.layers.enforce_inodes), "inodes")
         spawn(group, _every(TEND_EVERY_S, supervisor.tend), "tend")
+        spawn(group, _every(INTERVAL_S, sampler.sample), "sample")
         spawn(group, _every(SYNC_EVERY_S, lambda: asyncio.to_thread(records.sync)), "sync")
         spawn(group, _every(SWEEP_EVERY_S, lambda: asyncio.to_thread(spool.sweep, time.time())), "sweep")
         log.info("the node is ready", sandboxes=len(supervisor.list()), runtime=opened.parts.runtime.name)
