@@ -16,7 +16,7 @@ from skerry.model.command import Command, CommandEvent, CommandStatus, ExecSpec,
 from skerry.model.files import Archived, ArchiveLimits, FileChange, FileInfo
 from skerry.model.ids import AccountId, CommandId, KeyId, SandboxId
 from skerry.model.lifecycle import Cause, Event, State
-from skerry.model.metrics import Metrics, Usage
+from skerry.model.metrics import Metrics, Population, Usage
 from skerry.model.process import ListeningPort, Process
 from skerry.model.request import Once
 from skerry.model.sandbox import Change, Filter, Observed, Placement, Promised, Sandbox, SandboxSpec
@@ -388,6 +388,10 @@ class Store(Protocol):
             NotFound
             Conflict: It is in none of `states` (`sandbox_<state>`).
         """
+        ...
+
+    async def population(self) -> Population:
+        """What there is, of all accounts."""
         ...
 
     async def promised(self, account_id: AccountId) -> Sequence[Promised]:

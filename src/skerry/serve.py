@@ -36,7 +36,7 @@ def serve(config: Config) -> int:
     """
     if os.geteuid() != 0:
         raise Refused("The server makes sandboxes, mounts and networks: run it as root (sudo skerry serve).")
-    logs.configure(config.log_level)
+    logs.configure(config.log_level, config.log_format)
     check(config)
     prepare(config)
     lock = _lock(config)
@@ -231,7 +231,7 @@ def _run_node() -> int:
 
 def _run_api() -> int:
     config = inherited()
-    logs.configure(config.log_level)
+    logs.configure(config.log_level, config.log_format)
     return _telling_trouble(config, "api", lambda: _answer(config))
 
 

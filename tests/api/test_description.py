@@ -17,6 +17,7 @@ def document(http: httpx2.Client) -> dict[str, object]:
 
 ROUTES = {
     "/healthz": {"get"},
+    "/metrics": {"get"},
     "/readyz": {"get"},
     "/v1/capabilities": {"get"},
     "/v1/commands/{command_id}": {"get"},

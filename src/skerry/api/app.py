@@ -9,6 +9,7 @@ from starlette.exceptions import HTTPException
 
 import skerry
 from skerry.api import commands, errors, files, keys, metrics, processes, sandboxes, system, templates, trees
+from skerry.api.access import Access
 from skerry.api.gate import Gate
 from skerry.api.openapi import describe
 from skerry.control import reconcile
@@ -22,6 +23,7 @@ def create_app(deps: Deps) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncGenerator[None]:
         deps.tasks.spawn(reconcile.run(deps), name="reconcile")
+        deps.tasks.spawn(deps.telemetry.watch_loop(), name="watch the loop")
         try:
             yield
         finally:
@@ -44,5 +46,6 @@ def create_app(deps: Deps) -> FastAPI:
     app.add_exception_handler(RequestValidationError, errors.on_invalid_request)
     app.add_exception_handler(HTTPException, errors.on_http_error)
     app.add_middleware(Gate, deps=deps)
+    app.add_middleware(Access, telemetry=deps.telemetry)  # the last one added stands before all others
     app.openapi = lambda: describe(app)
     return app

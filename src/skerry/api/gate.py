@@ -9,13 +9,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from skerry import logs
 from skerry.api import errors
 from skerry.control import accounts
 from skerry.control.deps import Deps
 from skerry.model.errors import SkerryError, Unauthorized
 
 OPEN = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs"})
-ACCOUNT = "skerry.account"
+METRICS = "/metrics"
+ACCOUNT = "skerry.account"  # None: whoever holds the token for /metrics, which is no account's
 
 JSON_LIMIT = 32 * 1024 * 1024
 FILES_LIMIT = 96 * 1024 * 1024
@@ -36,7 +38,7 @@ class Gate:
             await self._app(scope, receive, send)
             return
         try:
-            scope[ACCOUNT] = await accounts.authenticate(self._deps, _secret(scope["headers"]))
+            await self._admit(scope)
         except SkerryError as error:
             await _refuse(error, scope, receive, send)
             return
@@ -48,6 +50,14 @@ class Gate:
                 return
             receive = _bounded(receive, limit)
         await self._run(scope, receive, send)
+
+    async def _admit(self, scope: Scope) -> None:
+        secret = _secret(scope["headers"])
+        if scope["path"] == METRICS and accounts.is_metrics_token(self._deps, secret):
+            scope[ACCOUNT] = None
+            return
+        scope[ACCOUNT] = await accounts.authenticate(self._deps, secret)
+        logs.bind(account_id=scope[ACCOUNT])
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the application. A fault of ours is logged and answered; the connection stays usable."""
@@ -65,7 +75,7 @@ class Gate:
         except Exception as error:
             if started or scope["type"] != "http":
                 raise  # half an answer is out: breaking the connection is the only way to tell
-            await errors.fault(scope["method"], scope["path"], error)(scope, receive, send)
+            await errors.fault(error)(scope, receive, send)
 
 
 async def _refuse(error: SkerryError, scope: Scope, receive: Receive, send: Send) -> None:

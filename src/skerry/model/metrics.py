@@ -1,8 +1,10 @@
 """What a sandbox uses, as counted by its host: never asked of anything inside, so nothing inside can lie about it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+
+from skerry.model.lifecycle import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +67,11 @@ def thinned(history: Sequence[Sample], step_s: int) -> Sequence[Sample]:
     for sample in history:
         kept[int(sample.at.timestamp()) // step_s] = sample
     return list(kept.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Population:
+    """What is on record, all accounts together: how many sandboxes of each state, runtime and template there are."""
+
+    sandboxes: Mapping[tuple[State, str | None, str], int]  # destroyed ones are left out
+    running_commands: int

@@ -60,7 +60,7 @@ def run(config: Config, make_images: MakeImages = Images) -> int:
     """
     if os.geteuid() != 0:
         raise Refused("skerry-node needs root: it mounts, makes cgroups and network namespaces.")
-    logs.configure(config.log_level)
+    logs.configure(config.log_level, config.log_format)
     _raise_open_files()
     for directory, mode in ((config.home, 0o711), (config.run_dir, 0o711), (config.node_dir, 0o711)):
         directory.mkdir(mode=mode, parents=True, exist_ok=True)

@@ -74,7 +74,7 @@ async def release(parts: Parts, sandbox_id: SandboxId) -> None:
         try:
             await step(sandbox_id)
         except (SkerryError, OSError) as error:
-            log.error("could not release a part of a sandbox", sandbox=sandbox_id, step=step, error=str(error))
+            log.error("could not release a part of a sandbox", sandbox_id=sandbox_id, step=step, error=str(error))
 
 
 async def remove(parts: Parts, sandbox_id: SandboxId) -> None:

@@ -272,7 +272,7 @@ class Supervisor:
             except (SkerryError, OSError) as failed:
                 held.guest = held.runner = None
                 error = failed if isinstance(failed, SkerryError) else Unavailable(str(failed))
-                log.warning("no way into a sandbox", sandbox=record.id, attempt=attempt + 1, error=error.message)
+                log.warning("no way into a sandbox", sandbox_id=record.id, attempt=attempt + 1, error=error.message)
                 await asyncio.sleep(attempt)
         return f"The daemon inside does not answer any more. {error.message}"
 
@@ -283,7 +283,7 @@ class Supervisor:
             self._records.write(held.record)
         except OSError as error:
             log.error("a death could not be recorded; the next start finds it again", error=str(error))
-        log.warning("a sandbox died", sandbox=record.id, cause=cause, detail=detail)
+        log.warning("a sandbox died", sandbox_id=record.id, cause=cause, detail=detail)
         self._drop(held, held.record, _gone(held.record))
         self.deaths.tell(held.record.observed())
         await steps.release(self._parts, record.id)
@@ -364,9 +364,9 @@ class Supervisor:
     async def _attempt(self, sandbox_id: SandboxId, removing: Coroutine[Any, Any, None]) -> None:
         try:
             await removing
-            log.warning("removed what was left of a sandbox", sandbox=sandbox_id)
+            log.warning("removed what was left of a sandbox", sandbox_id=sandbox_id)
         except (SkerryError, OSError, ExceptionGroup) as error:
-            log.error("a sandbox could not be removed; trying again later", sandbox=sandbox_id, error=str(error))
+            log.error("a sandbox could not be removed; trying again later", sandbox_id=sandbox_id, error=str(error))
 
     async def quiet(self) -> None:
         """Return when nothing is being made or unmade, or after a while: the next start finishes the rest."""

@@ -192,7 +192,7 @@ class ProviderSuite:
         assert told.now is not None and told.interval_s > 0
         assert 0 < told.now.memory_bytes + told.now.memory_cache_bytes <= spec.limits.memory_mb << 20
         assert told.now.processes > 0 and told.now.cpu_ms > 0
-        assert told.now.disk_bytes is None or 0 < told.now.disk_bytes < spec.limits.disk_mb << 20
+        assert told.now.disk_bytes is None or 0 <= told.now.disk_bytes < spec.limits.disk_mb << 20
         assert (told.now.network_rx_bytes, told.now.network_tx_bytes) == (0, 0)
 
     async def test_a_dead_sandbox_uses_nothing_and_an_unknown_one_is_not_found(self, world: World) -> None:
