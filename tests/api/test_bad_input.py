@@ -263,9 +263,9 @@ def test_a_busy_host_says_when_to_come_back(server: Server, http: httpx2.Client)
 
 def test_a_node_that_is_away_is_told_as_unavailable(server: Server, http: httpx2.Client, sandbox: str) -> None:
     server.provider.down = True
-    refused(http.post("/v1/sandboxes", json={"template": "python"}), 503, "not_ready")
+    refused(http.post("/v1/sandboxes", json={"template": "python"}), 503, "unavailable")
     refused(http.get("/v1/capabilities"), 503, "unavailable")
-    refused(http.get("/readyz"), 503, "unavailable")
+    refused(http.get("/readyz"), 503, "not_ready")
     assert http.get(f"/v1/sandboxes/{sandbox}").json()["status"] == "ready"
     server.provider.down = False
 

@@ -44,18 +44,34 @@ def test_version_2_without_delegation_goes_to_the_top_with_its_controllers_on(tm
         assert set((directory / "cgroup.subtree_control").read_text().split()) == {"+memory", "+cpu", "+pids"}
 
 
-def test_a_delegated_cgroup_is_preferred_and_its_processes_make_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = unified(tmp_path / "cgroup")
+def service(root: Path, monkeypatch: pytest.MonkeyPatch, started_in: str) -> Path:
+    """A delegated cgroup, and where in it the process was started."""
     own = root / "system.slice" / "skerry.service"
     own.mkdir(parents=True)
     (own / "cgroup.subtree_control").write_text("")
-    monkeypatch.setattr(cgroups, "_own_cgroup", lambda: "/system.slice/skerry.service")
-    monkeypatch.setattr(cgroups, "_is_delegated", lambda _: True)
+    monkeypatch.setattr(cgroups, "_own_cgroup", lambda: f"/system.slice/skerry.service{started_in}")
+    monkeypatch.setattr(cgroups, "_is_delegated", lambda directory: directory == own)
+    return own
+
+
+def test_a_delegated_cgroup_is_preferred_by_a_process_that_was_started_below_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = unified(tmp_path / "cgroup")
+    own = service(root, monkeypatch, "/skerry-node")
     found = Cgroups("0123abcd", root)
     assert found.oci_path(SandboxId("sbx_x")) == "/system.slice/skerry.service/skerry-0123abcd/sbx_x"
     assert (own / "skerry-0123abcd").is_dir()
+
+
+def test_a_delegated_cgroup_that_systemd_would_start_the_service_in_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its next start would be refused while sandboxes have controllers on in it."""
+    root = unified(tmp_path / "cgroup")
+    own = service(root, monkeypatch, "")
+    assert Cgroups("0123abcd", root).oci_path(SandboxId("sbx_x")) == "/skerry-0123abcd/sbx_x"
+    assert (own / "cgroup.subtree_control").read_text() == ""
 
 
 def test_joins_are_expected_by_joining_the_cgroup_one_is_in(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from skerry.model.metrics import Usage
 
 ROOT = Path("/sys/fs/cgroup")
 NEEDED = ("memory", "cpu", "pids")
+_LEAF = "skerry-node"  # for our own processes, beside the sandboxes; the unit's DelegateSubgroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +231,12 @@ def _with_inner(directory: Path) -> list[str]:
 
 def _place(layout: Layout, name: str) -> Layout:
     """Where on a version 2 host ours can be made: under our own cgroup if it was delegated to us, else at the top."""
-    own = _own_cgroup()
-    delegated = own != "" and _is_delegated(layout.root / own.lstrip("/"))
+    at = _own_cgroup()
+    own = at.removesuffix(f"/{_LEAF}")
+    # Only from a cgroup inside the delegated one, where systemd ≥ 254 starts us (DelegateSubgroup=): an older one puts
+    # the service's process into the delegated cgroup itself, which the kernel refuses at the next start, since
+    # sandboxes that went on have controllers on in it.
+    delegated = own not in ("", at) and _is_delegated(layout.root / own.lstrip("/"))
     reasons: list[str] = []
     for base in dict.fromkeys([own, "", own] if delegated else ["", own]):
         try:
@@ -260,7 +265,7 @@ def _own_procs(layout: Layout) -> Path:
 def _own_cgroup() -> str:
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         if line.startswith("0::"):
-            return line[3:].rstrip("/").removesuffix("/skerry-node")
+            return line[3:].rstrip("/")
     return ""
 
 
@@ -287,7 +292,7 @@ def _enable(base: Path, name: str) -> None:
 
 
 def _move_to_leaf(base: Path) -> None:
-    leaf = base / "skerry-node"
+    leaf = base / _LEAF
     leaf.mkdir(exist_ok=True)
     for pid in (base / "cgroup.procs").read_text().split():
         with contextlib.suppress(ProcessLookupError):
