@@ -73,7 +73,9 @@ def test_a_git_work_tree_goes_up_and_comes_down_clean(http: httpx2.Client, sandb
     git(work, "commit", "-qm", "first")
     (work / "empty").mkdir()
     os.utime(work / "run", ns=(0, 1_234_567_890_123_456_789))
-    packed = subprocess.run(["tar", "-C", work, "--format=posix", "-cf", "-", "."], check=True, capture_output=True).stdout
+    packed = subprocess.run(
+        ["tar", "-C", work, "--format=posix", "-cf", "-", "."], check=True, capture_output=True
+    ).stdout
     told = put_tar(http, "/workspace/work", packed)
     assert told["skipped"] == []
     status = "git -c safe.directory=/workspace/work -C /workspace/work status --porcelain"
