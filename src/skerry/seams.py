@@ -261,6 +261,13 @@ class Runtime(Protocol):
         """Boot a real, empty sandbox under a deadline. Never raises: what went wrong is in the probe."""
         ...
 
+    async def expect_start(self) -> None:
+        """Prepare what a `start` in the next milliseconds would have to wait for. Never raises; need not be called.
+
+        It is called while the parts of a bundle are being made, and not waited for.
+        """
+        ...
+
     async def start(self, bundle: Bundle) -> socket.socket:
         """Create and start the sandbox; the host's end of its stdio socketpair (non-blocking).
 
