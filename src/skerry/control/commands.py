@@ -2,15 +2,25 @@
 
 import asyncio
 import shlex
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from skerry.control import endings, sandboxes
 from skerry.control.deps import Deps
 from skerry.control.outputs import Capture, Captured
 from skerry.control.streams import closing
-from skerry.model.command import Command, CommandCause, CommandEvent, CommandStatus, ExecSpec, Exit, Lost, Output
+from skerry.model.command import (
+    Command,
+    CommandCause,
+    CommandEvent,
+    CommandKind,
+    CommandStatus,
+    ExecSpec,
+    Exit,
+    Lost,
+    Output,
+)
 from skerry.model.errors import (
     DeadlineExceeded,
     GuestError,
@@ -35,15 +45,29 @@ _START_PATIENCE_S = 10
 
 @dataclass(frozen=True, slots=True)
 class NewCommand:
-    """Exactly one of `argv` and `shell`. `stdin`: given to the command, then end of file; None: end of file at once."""
+    """Exactly one of `argv` and `shell`. `stdin`: given to the command, then end of file; None: end of file at once.
+
+    `shown` is what the record tells as the command, where it is not what is run. `timeout_s`: None is the sandbox's.
+    """
 
     argv: tuple[str, ...] = ()
     shell: str | None = None
     timeout_s: int | None = None
     cwd: str | None = None
-    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     user: str | None = None
-    stdin: bytes | None = None
+    stdin: bytes | None = field(default=None, repr=False)
+    shown: str | None = None
+    kind: CommandKind = CommandKind.COMMAND
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A command as it will be recorded, and what is run for it."""
+
+    command: Command
+    spec: ExecSpec
+    stdin: bytes | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +97,24 @@ async def start(deps: Deps, account_id: AccountId, sandbox_id: str, wanted: NewC
         Unavailable: The node stays away; whether the command runs is found out and recorded later.
     """
     sandbox = await sandboxes.get_running(deps, account_id, sandbox_id)
-    command, spec = _decide(deps, sandbox, wanted)
+    return await begin(deps, decide(deps, sandbox, wanted), deps.store.add_command)
+
+
+async def begin(deps: Deps, decided: Decided, record: Callable[[Command], Awaitable[object]]) -> Started:
+    """Record a command with `record` and start it.
+
+    Raises:
+        Unavailable: As for `start`.
+    """
+    command = decided.command
     deps.following.add(command.id)
     try:
-        await deps.store.add_command(command)
+        await record(command)
     except BaseException:
         deps.following.discard(command.id)
         raise
     started: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
-    watching = deps.tasks.spawn(_drive(deps, command, spec, wanted.stdin, started), name=f"run {command.id}")
+    watching = deps.tasks.spawn(_drive(deps, decided, started), name=f"run {command.id}")
     return Started(await asyncio.shield(started), watching)
 
 
@@ -167,8 +200,13 @@ async def _watch_adopted(deps: Deps, command: Command) -> Result:
         deps.following.discard(command.id)
 
 
-def _decide(deps: Deps, sandbox: Sandbox, wanted: NewCommand) -> tuple[Command, ExecSpec]:
-    timeout_s = wanted.timeout_s or sandbox.timeout_s
+def decide(deps: Deps, sandbox: Sandbox, wanted: NewCommand) -> Decided:
+    """What is recorded and run for `wanted`. A startup has no deadline.
+
+    Raises:
+        Invalid: The deadline is longer than allowed.
+    """
+    timeout_s = 0 if wanted.kind is CommandKind.STARTUP else wanted.timeout_s or sandbox.timeout_s
     most = deps.config.max_command_timeout_s
     if timeout_s > most:
         raise Invalid(f"'timeout_seconds' is {timeout_s}; this server allows {most} at most.", field="timeout_seconds")
@@ -176,13 +214,18 @@ def _decide(deps: Deps, sandbox: Sandbox, wanted: NewCommand) -> tuple[Command, 
         id=new_command_id(),
         sandbox_id=sandbox.id,
         account_id=sandbox.account_id,
-        command=wanted.shell if wanted.shell is not None else shlex.join(wanted.argv),
+        command=wanted.shown or (wanted.shell if wanted.shell is not None else shlex.join(wanted.argv)),
         status=CommandStatus.RUNNING,
         working_directory=wanted.cwd or WORKSPACE,
         timeout_s=timeout_s,
         started_at=deps.clock.now(),
+        kind=wanted.kind,
     )
-    spec = ExecSpec(
+    return Decided(command, spec_of(sandbox, command, wanted), wanted.stdin)
+
+
+def spec_of(sandbox: Sandbox, command: Command, wanted: NewCommand) -> ExecSpec:
+    return ExecSpec(
         id=command.id,
         argv=wanted.argv,
         shell=wanted.shell,
@@ -191,17 +234,15 @@ def _decide(deps: Deps, sandbox: Sandbox, wanted: NewCommand) -> tuple[Command, 
         env={**sandboxes.BASE_ENV, **sandbox.env, **wanted.env},
         user=wanted.user,
         stdin=wanted.stdin is not None,
-        timeout_s=timeout_s,
+        timeout_s=command.timeout_s or None,
     )
-    return command, spec
 
 
-async def _drive(
-    deps: Deps, command: Command, spec: ExecSpec, stdin: bytes | None, started: asyncio.Future[Command]
-) -> Result:
+async def _drive(deps: Deps, decided: Decided, started: asyncio.Future[Command]) -> Result:
     """Start a recorded command, tell `started`, and watch it to its end."""
+    command, stdin = decided.command, decided.stdin
     try:
-        refused = await _exec(deps, command, spec)
+        refused = await _exec(deps, command, decided.spec)
         if refused is not None:
             started.set_result(refused)
             return Result(refused, Captured())
@@ -257,7 +298,7 @@ async def follow(deps: Deps, command: Command, offset: int = 0) -> AsyncIterator
     Raises:
         Unavailable: The node stayed away, or does not know the command any more.
     """
-    patience = command.started_at + timedelta(seconds=command.timeout_s + _PATIENCE_S)
+    patience = _patience(command)
     while True:
         try:
             async with closing(deps.provider.output(command.sandbox_id, command.id, offset)) as events:
@@ -287,6 +328,13 @@ async def follow(deps: Deps, command: Command, offset: int = 0) -> AsyncIterator
         if now > patience:
             raise Unavailable(f"The node has not answered for command '{command.id}'. Look it up again later.")
         await deps.clock.sleep_until(now + timedelta(seconds=_RETRY_S))
+
+
+def _patience(command: Command) -> datetime:
+    """Until when a follower waits for a node that is away."""
+    if not command.timeout_s:
+        return datetime.max.replace(tzinfo=UTC)  # it may run for ever
+    return command.started_at + timedelta(seconds=command.timeout_s + _PATIENCE_S)
 
 
 async def _watch(deps: Deps, command: Command) -> Result:

@@ -82,6 +82,7 @@ class Sandbox:
     template_digest: str | None = None
     cause: Cause | None = None
     detail: str = ""
+    startup_command: str | None = None
 
 
 def labels_of(metadata: Mapping[str, object]) -> dict[str, str]:
