@@ -25,16 +25,21 @@ LAUNCH = """\
 if [ -x /bin/bash ]; then exec /bin/bash -p -c "$1" bash "$2" "$3" "$4"; fi
 exec /bin/sh -c "$1" sh "$2" "$3" "$4"
 """
-# Absolute, since the PATH is the user's. The variable is set for `cat` alone, which so shows what the shell exports.
-_SHELL = """\
-{unset}trap '{{ set +x
-(umask 077; {{ pwd -P; printf "\\000"; {name}={token} /bin/cat /proc/self/environ; }} >{path})
-}} </dev/null >/dev/null 2>&1' EXIT
-if cd -P -- "$2" 2>/dev/null; then OLDPWD=$3
-else printf '%s\\n' "session: $2 cannot be entered; this runs in $PWD" >&2; fi
-[ "$3" ] || unset -v OLDPWD
-eval "shift 3; $1"
-"""
+# `cat` by its path, since PATH is the user's. The variable is set for it alone, so it shows what the shell exports.
+_DUMP = (
+    "{{ set +x; [ -s {path} ] || "
+    '(umask 077; {{ pwd -P; printf "\\000"; {name}={token} /bin/cat /proc/self/environ; }} >{path}); '
+    "}} </dev/null >/dev/null 2>&1"
+)
+# One line, so that the shell counts the lines of the user's text from 1. The trap is for `exit`; the user's own trap
+# takes its place, so the end of the text is an end of its own. Keywords, since builtins may be functions by then.
+_SHELL = (
+    "{unset}trap '{dump}' EXIT; "
+    'if cd -P -- "$2" 2>/dev/null; then :; '
+    "else printf '%s\\n' \"session: $2 cannot be entered; this runs in $PWD\" >&2; fi; "
+    'if [ "$3" ]; then OLDPWD=$3; else unset -v OLDPWD; fi; export OLDPWD; '
+    'eval "shift 3; $1"; for SKERRY_EXIT_CODE in "$?"; do {dump}; exit "$SKERRY_EXIT_CODE"; done'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +57,9 @@ def dump_path(token: str) -> str:
 
 def wrap(text: str, state: ShellState, token: str) -> tuple[str, ...]:
     """The argv that runs `text` in a session."""
-    unset = f"unset -v {' '.join(sorted(state.unset))}\n" if state.unset else ""
-    shell = _SHELL.format(unset=unset, name=_TOKEN_NAME, token=token, path=dump_path(token))
+    unset = f"unset -v {' '.join(sorted(state.unset))}; " if state.unset else ""
+    dump = _DUMP.format(name=_TOKEN_NAME, token=token, path=dump_path(token))
+    shell = _SHELL.format(unset=unset, dump=dump)
     return ("/bin/sh", "-c", LAUNCH, "sh", shell, text, state.cwd, state.set.get("OLDPWD", ""))
 
 

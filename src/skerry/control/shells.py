@@ -178,10 +178,12 @@ async def _take_in(deps: Deps, session: ShellSession, token: str, base: Mapping[
     guest, path, data = deps.provider.guest(session.sandbox_id), dump_path(token), bytearray()
     try:
         async with asyncio.timeout(_READ_S):
-            async with guest.read(path, 0, DUMP_LIMIT + 1) as reader:
-                async for chunk in reader:
-                    data += chunk
-            await guest.remove(path)
+            try:
+                async with guest.read(path, 0, DUMP_LIMIT + 1) as reader:
+                    async for chunk in reader:
+                        data += chunk
+            finally:
+                await guest.remove(path, recursive=True)
     except (GuestError, SandboxGone, TimeoutError):
         return None
     dump = read_dump(bytes(data), token)
