@@ -197,6 +197,21 @@ def test_a_program_that_takes_the_place_of_cat_changes_nothing(server: Server) -
         assert session.run("echo $A; pwd").stdout == "1\n/tmp\n"
 
 
+def test_a_sandbox_without_bash_has_sessions_too(server: Server) -> None:
+    with (
+        flaxcloud.FlaxClient(server.key, base_url=server.url) as flax,
+        flax.create_sandbox("python", network_mode="none") as box,
+    ):
+        assert box.run("rm /bin/bash").ok
+        session = box.create_session()
+        assert session.run("cd /tmp; export A='1 \n'; exit 3").exit_code == 3
+        assert session.run('cd /; cd -; echo "$A" $0').stdout == "/tmp\n1 \n sh\n"
+        assert session.run("set -eu; false").exit_code == 1
+        assert session.run("export A=2; echo 'unbalanced").exit_code == 2
+        assert session.run("echo $A; unset A PATH HOME; cd /var").stdout == "1 \n"
+        assert session.run('echo "$A,${HOME-none}"; pwd').stdout == ",none\n/var\n"
+
+
 def test_a_session_survives_the_death_of_api_and_node(server: Server, box: Sandbox) -> None:
     session = box.create_session()
     session.run("export A=kept; cd /tmp")

@@ -15,7 +15,7 @@ _READERS: Mapping[str, tuple[str, ...]] = {"python": ("python3", "-"), "node": (
 # A shell takes its script line by line, and what it starts would read on in it: so the script has a descriptor of its
 # own, and the standard input is empty as it is for the others.
 _SHELLS = ("bash", "sh")
-_OWN_DESCRIPTOR = 'command -v "$1" >/dev/null || exit 127; exec 3<&0 </dev/null; exec "$1" /dev/fd/3'
+OWN_DESCRIPTOR = 'command -v "$1" >/dev/null || exit 127; exec 3<&0 </dev/null; exec "$1" /dev/fd/3'
 _ALIASES: Mapping[str, str] = {"python3": "python", "javascript": "node", "js": "node"}
 LANGUAGES = (*_READERS, *_SHELLS)
 
@@ -55,7 +55,7 @@ async def run(deps: Deps, account_id: AccountId, sandbox_id: str, wanted: NewCod
 
 
 def _command(language: str, wanted: NewCode) -> NewCommand:
-    argv = _READERS.get(language) or ("/bin/sh", "-c", _OWN_DESCRIPTOR, "sh", language)
+    argv = _READERS.get(language) or ("/bin/sh", "-c", OWN_DESCRIPTOR, "sh", language)
     new = NewCommand(argv=argv, timeout_s=wanted.timeout_s, env=wanted.env, cwd=wanted.cwd, shown=wanted.code)
     return replace(new, stdin=wanted.code.encode("utf-8", "surrogateescape"))
 

@@ -27,7 +27,7 @@ exec /bin/sh -c "$1" sh "$2" "$3" "$4"
 """
 # `cat` by its path, since PATH is the user's. The variable is set for it alone, so it shows what the shell exports.
 _DUMP = (
-    "{{ set +x; [ -s {path} ] || "
+    "{{ set +eux; [ -s {path} ] || "
     '(umask 077; {{ pwd -P; printf "\\000"; {name}={token} /bin/cat /proc/self/environ; }} >{path}); '
     "}} </dev/null >/dev/null 2>&1"
 )

@@ -28,7 +28,7 @@ _ENDING_S = 15
 
 # By name, what an earlier startup left running behind it: as much of it as kept its environment. Then the new one.
 _MARK = "SKERRY_STARTUP"
-_AFRESH = """\
+AFRESH = """\
 for i in 1 2 3; do for p in /proc/[0-9]*; do
 if grep -qs "SKERRY_STARTUP=$1" "$p/environ"; then kill -9 "${p#/proc/}"; fi
 done; done 2>/dev/null
@@ -185,7 +185,7 @@ def _wanted(text: str, old: CommandId | None, own: CommandId) -> NewCommand:
     env = {_MARK: own}
     if old is None:
         return NewCommand(shell=text, kind=CommandKind.STARTUP, env=env)
-    return NewCommand(argv=("/bin/sh", "-c", _AFRESH, "sh", old, text), kind=CommandKind.STARTUP, env=env)
+    return NewCommand(argv=("/bin/sh", "-c", AFRESH, "sh", old, text), kind=CommandKind.STARTUP, env=env)
 
 
 async def _begin(deps: Deps, sandbox: Sandbox, decided: Decided, before: StartupRun | None) -> None:
