@@ -126,12 +126,13 @@ async def _execute(
         shown = replace(decided.command, working_directory=_shown(session.state.cwd))
         decided = replace(decided, command=shown)
 
-        async def record(command: Command) -> None:
+        async def record(command: Command) -> bool:
             if not await deps.store.claim_shell(session.id, command.id, token, deps.clock.now()):
                 raise _busy(await deps.store.get_shell(session.id))
-            await deps.store.add_command(command)
+            return await deps.store.add_command(command) == command.id
 
         started = await commands.begin(deps, decided, record)
+        assert started is not None
         result = await started.watching
         state = await _take_in(deps, session, token, base)
         await deps.store.release_shell(session.id, result.command.id, state)

@@ -106,7 +106,8 @@ async def run(deps: Deps, account_id: AccountId, sandbox_id: str) -> Startup:
     old = None if before is None else before.command_id
     if old is not None:
         await _end(deps, sandbox, old)
-    await _begin(deps, sandbox, _decided(deps, sandbox, text, old), before)
+    if not await _begin(deps, sandbox, _decided(deps, sandbox, text, old), before):
+        raise Conflict(f"Another startup of '{sandbox.id}' was begun at the same time.", code="startup_begun")
     return await status(deps, account_id, sandbox_id)
 
 
@@ -118,10 +119,7 @@ async def run_due(deps: Deps, sandbox: Sandbox) -> None:
     text, _ = await _effective(deps, sandbox)
     if text is None:
         return
-    try:
-        await _begin(deps, sandbox, _decided(deps, sandbox, text, None), before)
-    except _Begun:
-        return
+    await _begin(deps, sandbox, _decided(deps, sandbox, text, None), before)
 
 
 def run_due_soon(deps: Deps, sandbox: Sandbox) -> None:
@@ -136,8 +134,8 @@ async def resume_recorded(deps: Deps, sandbox: Sandbox, command: Command) -> boo
         return False
     wanted = _wanted(command.command, None, command.id)
 
-    async def recorded(_command: Command) -> None:
-        """It is."""
+    async def recorded(_command: Command) -> bool:
+        return True
 
     await commands.begin(deps, Decided(command, commands.spec_of(sandbox, command, wanted)), recorded)
     return True
@@ -188,12 +186,13 @@ def _wanted(text: str, old: CommandId | None, own: CommandId) -> NewCommand:
     return NewCommand(argv=("/bin/sh", "-c", AFRESH, "sh", old, text), kind=CommandKind.STARTUP, env=env)
 
 
-async def _begin(deps: Deps, sandbox: Sandbox, decided: Decided, before: StartupRun | None) -> None:
-    async def record(command: Command) -> None:
-        if not await deps.store.begin_startup(command, sandbox.generation, replaces=before):
-            raise _Begun(f"Another startup of '{sandbox.id}' was begun at the same time.", code="startup_begun")
+async def _begin(deps: Deps, sandbox: Sandbox, decided: Decided, before: StartupRun | None) -> bool:
+    """False: another run was begun meanwhile."""
 
-    await commands.begin(deps, decided, record)
+    async def record(command: Command) -> bool:
+        return await deps.store.begin_startup(command, sandbox.generation, replaces=before)
+
+    return await commands.begin(deps, decided, record) is not None
 
 
 async def _end(deps: Deps, sandbox: Sandbox, old: CommandId) -> None:
@@ -224,7 +223,3 @@ async def _tail(deps: Deps, command: Command) -> bytes:
     except (NotFound, SandboxGone):
         return b""
     return b"".join(kept)[-_LOGS_BYTES:]
-
-
-class _Begun(Conflict):
-    """A run that was recorded by somebody else meanwhile."""
