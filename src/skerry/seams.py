@@ -13,9 +13,10 @@ from skerry.model.account import Account, ApiKey
 from skerry.model.bundle import Bundle
 from skerry.model.capability import Capabilities, Probe
 from skerry.model.command import Command, CommandEvent, CommandStatus, ExecSpec, Exit, TerminalSize
-from skerry.model.files import FileChange, FileInfo
+from skerry.model.files import Archived, ArchiveLimits, FileChange, FileInfo
 from skerry.model.ids import AccountId, CommandId, KeyId, SandboxId, ShellId
 from skerry.model.lifecycle import Cause, Event, State
+from skerry.model.process import ListeningPort, Process
 from skerry.model.request import Once
 from skerry.model.sandbox import Change, Filter, Observed, Placement, Promised, Sandbox, SandboxSpec
 from skerry.model.shell import ShellSession, ShellState
@@ -55,6 +56,17 @@ class FileReader(Protocol):
     info: FileInfo
 
     def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+
+class ArchiveReader(Protocol):
+    """A tree as a tar stream: iterate it once. A stream that broke off has no end marker, and iterating raises."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+    @property
+    def result(self) -> Archived:
+        """What is in it. Known at the end."""
+        ...
 
 
 class Guest(Protocol):
@@ -118,9 +130,53 @@ class Guest(Protocol):
         """Remove, never through a symlink; the number of entries removed."""
         ...
 
+    async def set_attributes(
+        self,
+        path: str,
+        *,
+        mode: int | None = None,
+        mtime_ns: int | None = None,
+        now: bool = False,
+        create: bool = False,
+    ) -> FileInfo:
+        """Change what is given: the mode, the time (to `mtime_ns`, or with `now` to the present). Follows symlinks.
+
+        With `create`, an empty file (with its parents) where nothing is.
+        """
+        ...
+
+    def pack(self, path: str, limits: ArchiveLimits) -> AbstractAsyncContextManager[ArchiveReader]:
+        """Open a directory as a tar stream. Links are stored, never followed; the tree's file system is not left.
+
+        What tar cannot carry, and what is beyond `max_bytes`, is left out and told.
+
+        Raises:
+            GuestError: `not_found`, `not_a_directory`; while iterating `limit`: more than `max_entries`.
+        """
+        ...
+
+    async def unpack(self, path: str, chunks: AsyncIterator[bytes], limits: ArchiveLimits) -> Archived:
+        """Unpack a tar stream below a directory, which is made. Nothing outside of it is touched by any name or link.
+
+        Entries that lead out, devices and the like are skipped and told. Each file is replaced whole; owners are
+        root; setuid and setgid are dropped. An error leaves what was complete before.
+
+        Raises:
+            GuestError: `invalid`: no tar, or it ends early; `limit`; `no_space`, `quota`.
+        """
+        ...
+
     def watch(
         self, path: str, *, recursive: bool = False
     ) -> AbstractAsyncContextManager[AsyncIterator[FileChange]]: ...
+
+    async def processes(self) -> Sequence[Process]:
+        """What runs inside, but for Skerry's own, by pid."""
+        ...
+
+    async def ports(self) -> Sequence[ListeningPort]:
+        """The TCP sockets that listen inside."""
+        ...
 
     async def open_port(self, port: int) -> ByteStream:
         """Connect to a TCP port on the loopback inside.
@@ -205,6 +261,13 @@ class Runtime(Protocol):
 
     async def probe(self) -> Probe:
         """Boot a real, empty sandbox under a deadline. Never raises: what went wrong is in the probe."""
+        ...
+
+    async def expect_start(self) -> None:
+        """Prepare what a `start` in the next milliseconds would have to wait for. Never raises; need not be called.
+
+        It is called while the parts of a bundle are being made, and not waited for.
+        """
         ...
 
     async def start(self, bundle: Bundle) -> socket.socket:

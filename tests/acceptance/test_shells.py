@@ -208,7 +208,7 @@ def test_a_sandbox_without_bash_has_sessions_too(server: Server) -> None:
         assert session.run('cd /; cd -; echo "$A" $0').stdout == "/tmp\n1 \n sh\n"
         assert session.run("set -eu; false").exit_code == 1
         assert session.run("export A=2; echo 'unbalanced").exit_code == 2
-        assert session.run('echo "$A"; unset A PATH HOME; cd /var').stdout == "1\n\n"
+        assert session.run('echo "$A"; unset A PATH HOME; cd /var').stdout == "1 \n\n"
         assert session.run('echo "$A,${HOME-none}"; pwd').stdout == ",none\n/var\n"
 
 

@@ -12,13 +12,15 @@ from skerry.model.account import Account
 from skerry.model.capability import Capabilities
 from skerry.model.command import Command, CommandCause, CommandStatus
 from skerry.model.env import REDACTED
-from skerry.model.files import FileInfo
+from skerry.model.files import Archived, FileInfo
 from skerry.model.lifecycle import State
+from skerry.model.process import ListeningPort, Process
 from skerry.model.sandbox import Sandbox
 from skerry.model.shell import ShellSession
 from skerry.model.template import TemplateState
 from skerry.wire.commands import CommandView
 from skerry.wire.files import FileEntry
+from skerry.wire.processes import PortView, ProcessView
 from skerry.wire.sandboxes import (
     CapabilitiesView,
     LimitsView,
@@ -31,9 +33,22 @@ from skerry.wire.sandboxes import (
 )
 from skerry.wire.shells import SessionResult, SessionView
 from skerry.wire.startup import StartupView
+from skerry.wire.trees import SkippedEntry, Unpacked
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_PROCESS_STATES = {
+    "R": "running",
+    "S": "sleeping",
+    "D": "waiting",
+    "T": "stopped",
+    "t": "stopped",
+    "Z": "zombie",
+    "X": "zombie",
+    "x": "zombie",
+    "I": "idle",
+}
 _NS_LIMIT = 2**63  # what a file system can say; more is a lie from inside
+_LONGEST_AGE_MS = 10**12
 
 
 def sandbox_view(sandbox: Sandbox, *, busy: bool, secrets: bool = True) -> SandboxView:
@@ -167,6 +182,47 @@ def file_entry(info: FileInfo) -> FileEntry:
         gid=info.gid,
         modified_at=_time_of(info.mtime_ns),
         target=None if info.target is None else _shown(info.target),
+    )
+
+
+def shown_with_bytes(path: str) -> dict[str, str]:
+    """A path to show, as members; with its exact bytes where the text does not say them all."""
+    text, exact = text_of(_raw(path))
+    return {"path": text} if exact is None else {"path": text, "path_base64": exact}
+
+
+def unpacked_view(archived: Archived) -> Unpacked:
+    return Unpacked(
+        count=archived.count,
+        size_bytes=archived.size_bytes,
+        skipped=[SkippedEntry(**shown_with_bytes(each.path), reason=each.reason) for each in archived.skipped],
+        skipped_count=archived.skipped_count,
+    )
+
+
+def process_view(process: Process, now: datetime) -> ProcessView:
+    return ProcessView(
+        pid=process.pid,
+        ppid=process.ppid,
+        uid=process.uid,
+        name=_shown(process.name),
+        argv=[_shown(argument) for argument in process.argv],
+        state=_PROCESS_STATES.get(process.state, "unknown"),
+        cpu_ms=process.cpu_ms,
+        memory_bytes=process.rss_bytes,
+        started_at=max(_EPOCH, now - timedelta(milliseconds=min(process.age_ms, _LONGEST_AGE_MS))),
+        command_id=process.command_id,
+    )
+
+
+def port_view(port: ListeningPort) -> PortView:
+    return PortView(
+        port=port.port,
+        address=port.address,
+        family=port.family,
+        uid=port.uid,
+        pid=port.pid,
+        command_id=port.command_id,
     )
 
 
