@@ -4,7 +4,7 @@ Control is written against these alone. A new seam needs a decision record.
 """
 
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Protocol
@@ -17,7 +17,8 @@ from skerry.model.files import Archived, ArchiveLimits, FileChange, FileInfo
 from skerry.model.ids import AccountId, CommandId, KeyId, SandboxId
 from skerry.model.lifecycle import Cause, Event, State
 from skerry.model.process import ListeningPort, Process
-from skerry.model.sandbox import Observed, Placement, Sandbox, SandboxSpec
+from skerry.model.request import Once
+from skerry.model.sandbox import Change, Filter, Observed, Placement, Promised, Sandbox, SandboxSpec
 from skerry.model.template import BuildProgress, TemplateState
 
 
@@ -260,6 +261,13 @@ class Runtime(Protocol):
         """Boot a real, empty sandbox under a deadline. Never raises: what went wrong is in the probe."""
         ...
 
+    async def expect_start(self) -> None:
+        """Prepare what a `start` in the next milliseconds would have to wait for. Never raises; need not be called.
+
+        It is called while the parts of a bundle are being made, and not waited for.
+        """
+        ...
+
     async def start(self, bundle: Bundle) -> socket.socket:
         """Create and start the sandbox; the host's end of its stdio socketpair (non-blocking).
 
@@ -311,10 +319,28 @@ class Store(Protocol):
     async def list_keys(self, account_id: AccountId) -> Sequence[ApiKey]: ...
 
     async def delete_key(self, account_id: AccountId, key_id: KeyId) -> None:
-        """Raises NotFound."""
+        """Raises NotFound, and Conflict (`last_key`) for an account's only key."""
         ...
 
-    async def add_sandbox(self, sandbox: Sandbox) -> None: ...
+    async def touch_keys(self, used: Mapping[KeyId, datetime]) -> None:
+        """Note when keys were last used. An earlier time than the one on record, or a key that is gone: nothing."""
+        ...
+
+    async def find_request(self, account_id: AccountId, wanted: Once) -> str | None:
+        """The id of what was made for a request, or None. Raises Conflict (`idempotency_mismatch`)."""
+        ...
+
+    async def forget_requests(self, before: datetime) -> None:
+        """Forget the requests from before this time: sent again, they are new ones."""
+        ...
+
+    async def add_sandbox(self, sandbox: Sandbox, wanted: Once | None = None) -> SandboxId:
+        """Add it and return its id; or, where an equal request has made one already, that one's, and add nothing.
+
+        Raises:
+            Conflict: The key was another request's (`idempotency_mismatch`).
+        """
+        ...
 
     async def get_sandbox(self, sandbox_id: SandboxId) -> Sandbox:
         """Raises NotFound. Knows no account: callers check the owner."""
@@ -325,11 +351,30 @@ class Store(Protocol):
         *,
         account_id: AccountId | None = None,
         states: Sequence[State] | None = None,
-        metadata: dict[str, str] | None = None,
+        where: Filter | None = None,
         limit: int | None = None,
         before: SandboxId | None = None,
     ) -> Sequence[Sandbox]:
         """Newest first; `before` is the last id of the page before."""
+        ...
+
+    async def change_sandbox(
+        self, sandbox_id: SandboxId, change: Change, *, states: Sequence[State] | None = None
+    ) -> Sandbox:
+        """Replace what `change` gives.
+
+        Raises:
+            NotFound
+            Conflict: It is in none of `states` (`sandbox_<state>`).
+        """
+        ...
+
+    async def promised(self, account_id: AccountId) -> Sequence[Promised]:
+        """What the account's sandboxes may use, one entry a state; destroyed ones are left out."""
+        ...
+
+    async def running_commands(self, account_id: AccountId) -> Mapping[SandboxId, int]:
+        """How many commands run in each of the account's sandboxes, those with none left out."""
         ...
 
     async def transition(
@@ -343,12 +388,16 @@ class Store(Protocol):
     ) -> Sandbox:
         """Move a sandbox: compare-and-set on (id, state, generation), an event row in the same transaction.
 
+        A sandbox that becomes `destroyed` loses its environment.
+
         Raises:
             Conflict: The record has moved meanwhile, or the table has no such move.
         """
         ...
 
-    async def add_command(self, command: Command) -> None: ...
+    async def add_command(self, command: Command, wanted: Once | None = None) -> CommandId:
+        """As `add_sandbox`."""
+        ...
 
     async def get_command(self, command_id: CommandId) -> Command:
         """Raises NotFound."""

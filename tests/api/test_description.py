@@ -28,9 +28,10 @@ ROUTES = {
     "/v1/keys/{key_id}": {"delete"},
     "/v1/me": {"get"},
     "/v1/sandboxes": {"get", "post"},
-    "/v1/sandboxes/{sandbox_id}": {"get", "delete"},
+    "/v1/sandboxes/{sandbox_id}": {"get", "patch", "delete"},
     "/v1/sandboxes/{sandbox_id}/commands": {"post"},
     "/v1/sandboxes/{sandbox_id}/commands/stream": {"post"},
+    "/v1/sandboxes/{sandbox_id}/env": {"put"},
     "/v1/sandboxes/{sandbox_id}/files": {"get", "post", "delete"},
     "/v1/sandboxes/{sandbox_id}/files/batch": {"put"},
     "/v1/sandboxes/{sandbox_id}/files/list": {"get"},
@@ -47,6 +48,7 @@ ROUTES = {
     "/v1/templates/{name}": {"get"},
     "/v1/templates/{name}/build": {"post"},
     "/v1/templates/{name}/build/logs": {"get"},
+    "/v1/usage": {"get"},
 }
 
 

@@ -3,10 +3,13 @@
 import base64
 from datetime import UTC, datetime, timedelta
 
+from skerry.config import Config
 from skerry.control.outputs import Captured
+from skerry.control.usage import Usage
 from skerry.model.account import Account
 from skerry.model.capability import Capabilities
 from skerry.model.command import Command, CommandCause
+from skerry.model.env import REDACTED
 from skerry.model.files import Archived, FileInfo
 from skerry.model.lifecycle import State
 from skerry.model.process import ListeningPort, Process
@@ -15,7 +18,16 @@ from skerry.model.template import TemplateState
 from skerry.wire.commands import CommandView
 from skerry.wire.files import FileEntry
 from skerry.wire.processes import PortView, ProcessView
-from skerry.wire.sandboxes import CapabilitiesView, MeView, ProbeView, SandboxView, TemplateView
+from skerry.wire.sandboxes import (
+    CapabilitiesView,
+    LimitsView,
+    MeView,
+    ProbeView,
+    SandboxLimitsView,
+    SandboxView,
+    TemplateView,
+    UsageView,
+)
 from skerry.wire.trees import SkippedEntry, Unpacked
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -34,7 +46,8 @@ _NS_LIMIT = 2**63  # what a file system can say; more is a lie from inside
 _LONGEST_AGE_MS = 10**12
 
 
-def sandbox_view(sandbox: Sandbox, *, busy: bool) -> SandboxView:
+def sandbox_view(sandbox: Sandbox, *, busy: bool, secrets: bool = True) -> SandboxView:
+    """`secrets`: with the values of its environment, which are for who asks for this one sandbox."""
     status = sandbox.state.value
     if sandbox.state is State.RUNNING:
         status = "active" if busy else "ready"
@@ -51,7 +64,7 @@ def sandbox_view(sandbox: Sandbox, *, busy: bool) -> SandboxView:
         disk_mb=sandbox.limits.disk_mb,
         timeout_seconds=sandbox.timeout_s,
         network_mode=sandbox.network_mode,
-        env=dict(sandbox.env),
+        env=dict(sandbox.env) if secrets else dict.fromkeys(sandbox.env, REDACTED),
         capabilities=list(sandbox.capabilities),
         model=None if sandbox.model is None else dict(sandbox.model),
         metadata=dict(sandbox.metadata),
@@ -187,7 +200,23 @@ def capabilities_view(capabilities: Capabilities) -> CapabilitiesView:
 
 
 def me_view(account: Account) -> MeView:
-    return MeView(id=account.id, email=None, name=account.name, plan=account.plan)
+    return MeView(id=account.id, email=None, name=account.name, plan=account.plan, created_at=account.created_at)
+
+
+def usage_view(usage: Usage, config: Config) -> UsageView:
+    return UsageView(
+        plan=usage.account.plan,
+        sandboxes=dict(usage.sandboxes),
+        running_commands=usage.running_commands,
+        memory_mb=usage.memory_mb,
+        cpu_millis=usage.cpu_millis,
+        disk_mb=usage.disk_mb,
+        # There is one plan, `unlimited`; what a single sandbox may have is the server's setting.
+        limits=LimitsView(sandboxes=None, running_commands=None, memory_mb=None, cpu_millis=None, disk_mb=None),
+        sandbox_limits=SandboxLimitsView(
+            memory_mb=config.max_memory_mb, disk_mb=config.pool_mb, timeout_seconds=config.max_command_timeout_s
+        ),
+    )
 
 
 def _raw(text: str) -> bytes:
