@@ -27,6 +27,13 @@ class CommandCause(StrEnum):
     UNKNOWN = "unknown"  # it ended, and its status is lost
 
 
+class Keep(StrEnum):
+    """Which part of an output is kept, once it is more than a node keeps of one command: its beginning or its end."""
+
+    HEAD = "head"
+    TAIL = "tail"
+
+
 @dataclass(frozen=True, slots=True)
 class TerminalSize:
     """A PTY's size in character cells; 0 is read as 80 columns, 24 rows."""
@@ -48,6 +55,7 @@ class ExecSpec:
     stdin: bool = False
     tty: TerminalSize | None = None
     timeout_s: float | None = None
+    keep: Keep = Keep.HEAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +69,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Bytes that existed and are gone (beyond the cap, or lost with a node): `length` bytes from `offset`."""
+    """Bytes that existed and are not kept (beyond the cap, or lost with a node): `length` bytes from `offset`."""
 
     offset: int
     length: int
