@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skerry.model.command import CommandEvent, Exit, Keep, Lost, Output
+from skerry.model.command import CommandEvent, Exit, Lost, Output
 from skerry.model.errors import Invalid, NotFound
 from skerry.model.ids import CommandId, SandboxId, new_command_id, new_sandbox_id
 from skerry.node.spool import Spool

@@ -227,7 +227,7 @@ async def test_a_tail_that_did_not_start_leaves_nothing(spool: Spool, tmp_path: 
     command = new_command_id()
     spool.start(SANDBOX, command, Keep.TAIL).begin()
     spool.discard(command)
-    assert list(tmp_path.iterdir()) == []
+    assert os.listdir(tmp_path) == []  # noqa: PTH208
     with pytest.raises(NotFound):
         await collect(spool.follow(SANDBOX, command))
 
@@ -285,7 +285,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("after_lines", [1, 3, 9, 20, 41, 77])
-async def test_kill_9_at_any_write_keeps_all_that_was_acknowledged(tmp_path: Path, after_lines: int) -> None:
+def test_kill_9_at_any_write_keeps_all_that_was_acknowledged(tmp_path: Path, after_lines: int) -> None:
     command = new_command_id()
     program = VICTIM.format(tests=str(Path(__file__).parent), path=str(tmp_path), sandbox=SANDBOX, command=command)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -298,13 +298,16 @@ async def test_kill_9_at_any_write_keeps_all_that_was_acknowledged(tmp_path: Pat
     told = max([told, *(int(line) for line in process.stdout.read().split(b"\n")[:-1])])
     process.wait()
     process.stdout.close()
+    asyncio.run(_goes_on(tmp_path, command, told))
 
-    spool = Spool(tmp_path, 1 << 16, keep_s=60)
+
+async def _goes_on(path: Path, command: CommandId, told: int) -> None:
+    spool = Spool(path, 1 << 16, keep_s=60)
     writer = spool.start(SANDBOX, command)
     assert writer.end >= told
     reached = writer.end
     await fill(writer, 1000)
-    assert on_disk(tmp_path / command) <= (1 << 16) + 8192
+    assert on_disk(path / command) <= (1 << 16) + 8192
     finish(spool, command, writer)
     given, lost = whole(await collect(spool.follow(SANDBOX, command)))
     assert given + lost == reached + 1000

@@ -72,7 +72,7 @@ class Writer:
         self.exit: Exit | None = None
 
     def begin(self) -> None:
-        """Put on disk what has to be known after a crash, before the command runs; on a full disk, once there is room."""
+        """Put on disk what has to be known after a crash, before the command runs."""
         if self._keep is Keep.TAIL:
             with suppress(OSError):
                 self._open()
@@ -231,12 +231,11 @@ class Writer:
 
     def recover(self) -> None:
         """Go on where a writer that was killed left off: cut the torn ends off index and output."""
-        starts = starts_in(self._path)
+        starts, header = starts_in(self._path), None
         while starts and (header := read_header(self._path, starts[-1])) is None:
             remove_segment(self._path, starts.pop())  # killed before it was one
-        if not starts:
+        if header is None:
             return
-        assert header is not None
         self.started_at_s, self._keep = header.started_at_s, header.keep
         remove_strays(self._path, starts)
         self._older.extend((start, self._size_on_disk(start)) for start in starts[:-1])
