@@ -18,6 +18,7 @@ from skerry.model.ids import AccountId, CommandId, KeyId, SandboxId
 from skerry.model.lifecycle import Cause, Event, State
 from skerry.model.sandbox import Observed, Placement, Sandbox, SandboxSpec
 from skerry.model.template import BuildProgress, TemplateState
+from skerry.model.ticket import Ticket
 
 
 class Clock(Protocol):
@@ -305,13 +306,28 @@ class Store(Protocol):
         ...
 
     async def list_commands(
-        self, *, sandbox_id: SandboxId | None = None, running: bool | None = None, limit: int | None = None
+        self,
+        *,
+        sandbox_id: SandboxId | None = None,
+        running: bool | None = None,
+        terminals: bool | None = None,
+        limit: int | None = None,
     ) -> Sequence[Command]:
-        """Newest first."""
+        """Newest first. `terminals`: only those, or only what is none."""
+        ...
+
+    async def resize_terminal(self, command_id: CommandId, size: TerminalSize) -> None:
+        """Note a terminal's size. No such terminal: nothing happens."""
         ...
 
     async def busy_sandboxes(self, sandbox_ids: Sequence[SandboxId]) -> set[SandboxId]:
-        """Those of `sandbox_ids` with a running command (shown as `active`)."""
+        """Those of `sandbox_ids` with a running command that is no terminal (shown as `active`)."""
+        ...
+
+    async def add_ticket(self, ticket: Ticket) -> None: ...
+
+    async def take_ticket(self, secret_hash: bytes) -> Ticket | None:
+        """The ticket with this hash, once: it is gone from then on. Expired or not, the caller looks at that."""
         ...
 
     async def ping(self) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from fastapi import Depends
 from pydantic import BaseModel
-from starlette.requests import Request
+from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
 from skerry.api.gate import ACCOUNT
@@ -22,7 +22,7 @@ class Call:
     account_id: AccountId
 
 
-async def _call(request: Request) -> Call:
+async def _call(request: HTTPConnection) -> Call:
     if request.scope["query_string"]:
         _refuse_unknown(request)
     return Call(request.app.state.deps, request.scope[ACCOUNT])
@@ -36,7 +36,7 @@ def answer(body: BaseModel, status: int = 200, headers: dict[str, str] | None = 
     return Response(body.model_dump_json(), status, headers, "application/json")
 
 
-def _refuse_unknown(request: Request) -> None:
+def _refuse_unknown(request: HTTPConnection) -> None:
     """A misspelled parameter must not be ignored: it may have been a limit."""
     known: set[str] = {field.alias for field in request.scope["route"].dependant.query_params}
     for name in request.query_params:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from skerry.control.outputs import Captured
 from skerry.model.account import Account
 from skerry.model.capability import Capabilities
-from skerry.model.command import Command, CommandCause
+from skerry.model.command import Command, CommandCause, Exit
 from skerry.model.files import FileInfo
 from skerry.model.lifecycle import State
 from skerry.model.sandbox import Sandbox
@@ -14,6 +14,7 @@ from skerry.model.template import TemplateState
 from skerry.wire.commands import CommandView
 from skerry.wire.files import FileEntry
 from skerry.wire.sandboxes import CapabilitiesView, MeView, ProbeView, SandboxView, TemplateView
+from skerry.wire.terminals import TerminalView
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NS_LIMIT = 2**63  # what a file system can say; more is a lie from inside
@@ -51,9 +52,6 @@ def command_view(command: Command, captured: Captured | None = None) -> CommandV
     stdout, exact_stdout = text_of(captured.stdout)
     stderr, exact_stderr = text_of(captured.stderr)
     exit = command.exit
-    reason = exit.cause if exit is not None else None
-    if exit is not None and reason is None and exit.signal is not None and not exit.timed_out:
-        reason = CommandCause.SIGNAL
     return CommandView(
         id=command.id,
         sandbox_id=command.sandbox_id,
@@ -69,7 +67,7 @@ def command_view(command: Command, captured: Captured | None = None) -> CommandV
         lost_bytes=captured.lost_bytes,
         exit_code=exit.code if exit is not None else None,
         signal=exit.signal if exit is not None else None,
-        reason=reason,
+        reason=reason_of(exit),
         message=(exit.detail or None) if exit is not None else None,
         working_directory=command.working_directory,
         timeout_seconds=command.timeout_s,
@@ -77,6 +75,34 @@ def command_view(command: Command, captured: Captured | None = None) -> CommandV
         started_at=command.started_at,
         completed_at=command.completed_at,
     )
+
+
+def terminal_view(terminal: Command) -> TerminalView:
+    exit, size = terminal.exit, terminal.terminal
+    assert size is not None
+    return TerminalView(
+        id=terminal.id,
+        sandbox_id=terminal.sandbox_id,
+        name=terminal.name,
+        command=terminal.command,
+        status=terminal.status,
+        cols=size.cols,
+        rows=size.rows,
+        working_directory=terminal.working_directory,
+        exit_code=exit.code if exit is not None else None,
+        signal=exit.signal if exit is not None else None,
+        reason=reason_of(exit),
+        message=(exit.detail or None) if exit is not None else None,
+        started_at=terminal.started_at,
+        completed_at=terminal.completed_at,
+    )
+
+
+def reason_of(exit: Exit | None) -> CommandCause | None:
+    """Why a command failed; None for one that runs, or ended as programs do."""
+    if exit is not None and exit.cause is None and exit.signal is not None and not exit.timed_out:
+        return CommandCause.SIGNAL
+    return exit.cause if exit is not None else None
 
 
 def text_of(data: bytes) -> tuple[str, str | None]:

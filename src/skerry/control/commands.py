@@ -2,15 +2,15 @@
 
 import asyncio
 import shlex
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from skerry.control import endings, sandboxes
 from skerry.control.deps import Deps
 from skerry.control.outputs import Capture, Captured
 from skerry.control.streams import closing
-from skerry.model.command import Command, CommandCause, CommandEvent, CommandStatus, ExecSpec, Exit, Lost, Output
+from skerry.model.command import Command, CommandCause, CommandEvent, CommandStatus, ExecSpec, Exit, Keep, Lost, Output
 from skerry.model.errors import (
     DeadlineExceeded,
     GuestError,
@@ -29,13 +29,21 @@ _STDIN_CHUNK = 262_144
 _RETRY_S = 0.25
 # Beyond a command's own deadline: the time a node may be away before a follower leaves the rest to the reconciler.
 _PATIENCE_S = 60
+# Longer than it takes to find out that the node is not there.
+_ATTEMPT = timedelta(seconds=10)
+# Whoever follows from here on sees no output, only the end.
+_BEYOND = 2**62
 # A node that restarts is back within this; starting a command twice starts it once.
 _START_PATIENCE_S = 10
 
 
 @dataclass(frozen=True, slots=True)
 class NewCommand:
-    """Exactly one of `argv` and `shell`. `stdin`: given to the command, then end of file; None: end of file at once."""
+    """Exactly one of `argv` and `shell`.
+
+    `stdin`: given to the command, then end of file. With `takes_input` it stays open for `inputs.send` instead.
+    Neither: end of file at once.
+    """
 
     argv: tuple[str, ...] = ()
     shell: str | None = None
@@ -44,6 +52,8 @@ class NewCommand:
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     user: str | None = None
     stdin: bytes | None = None
+    takes_input: bool = False
+    keep: Keep = Keep.HEAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +66,19 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A command that runs (or could not be started: see its status), and the task that watches it to its end."""
+    """A command that runs (or could not be started: see its status), and the task that watches it to its end.
+
+    The result has the beginning of its output only where that was asked for.
+    """
 
     command: Command
     watching: asyncio.Task[Result]
 
 
-async def start(deps: Deps, account_id: AccountId, sandbox_id: str, wanted: NewCommand) -> Started:
-    """Record a command and start it. Nobody has to stay for it to go on.
+async def start(
+    deps: Deps, account_id: AccountId, sandbox_id: str, wanted: NewCommand, *, collect: bool = False
+) -> Started:
+    """Record a command and start it. Nobody has to stay for it to go on. `collect`: its output, for the result.
 
     A command that cannot be started (no such program, …) is no error here: it is `failed`, cause `not_started`.
 
@@ -74,6 +89,13 @@ async def start(deps: Deps, account_id: AccountId, sandbox_id: str, wanted: NewC
     """
     sandbox = await sandboxes.get_running(deps, account_id, sandbox_id)
     command, spec = _decide(deps, sandbox, wanted)
+    return await launch(deps, command, [spec], stdin=wanted.stdin, collect=collect)
+
+
+async def launch(
+    deps: Deps, command: Command, specs: Sequence[ExecSpec], *, stdin: bytes | None = None, collect: bool = False
+) -> Started:
+    """Record a command that was decided on, and start the first of `specs` whose program exists. See `start`."""
     deps.following.add(command.id)
     try:
         await deps.store.add_command(command)
@@ -81,7 +103,8 @@ async def start(deps: Deps, account_id: AccountId, sandbox_id: str, wanted: NewC
         deps.following.discard(command.id)
         raise
     started: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
-    watching = deps.tasks.spawn(_drive(deps, command, spec, wanted.stdin, started), name=f"run {command.id}")
+    work = _drive(deps, command, specs, stdin, started, collect=collect)
+    watching = deps.tasks.spawn(work, name=f"run {command.id}")
     return Started(await asyncio.shield(started), watching)
 
 
@@ -91,7 +114,7 @@ async def run(deps: Deps, account_id: AccountId, sandbox_id: str, wanted: NewCom
     Raises:
         As `start`.
     """
-    started = await start(deps, account_id, sandbox_id, wanted)
+    started = await start(deps, account_id, sandbox_id, wanted, collect=True)
     return await asyncio.shield(started.watching)
 
 
@@ -162,7 +185,7 @@ def adopt(deps: Deps, command: Command) -> None:
 
 async def _watch_adopted(deps: Deps, command: Command) -> Result:
     try:
-        return await _watch(deps, command)
+        return await _watch(deps, command, collect=False)
     finally:
         deps.following.discard(command.id)
 
@@ -181,6 +204,7 @@ def _decide(deps: Deps, sandbox: Sandbox, wanted: NewCommand) -> tuple[Command, 
         working_directory=wanted.cwd or WORKSPACE,
         timeout_s=timeout_s,
         started_at=deps.clock.now(),
+        takes_input=wanted.takes_input,
     )
     spec = ExecSpec(
         id=command.id,
@@ -190,27 +214,34 @@ def _decide(deps: Deps, sandbox: Sandbox, wanted: NewCommand) -> tuple[Command, 
         # All of it with each command: right also where sbxd was configured before the sandbox's env changed.
         env={**sandboxes.BASE_ENV, **sandbox.env, **wanted.env},
         user=wanted.user,
-        stdin=wanted.stdin is not None,
+        stdin=wanted.takes_input or wanted.stdin is not None,
         timeout_s=timeout_s,
+        keep=wanted.keep,
     )
     return command, spec
 
 
 async def _drive(
-    deps: Deps, command: Command, spec: ExecSpec, stdin: bytes | None, started: asyncio.Future[Command]
+    deps: Deps,
+    command: Command,
+    specs: Sequence[ExecSpec],
+    stdin: bytes | None,
+    started: asyncio.Future[Command],
+    *,
+    collect: bool,
 ) -> Result:
     """Start a recorded command, tell `started`, and watch it to its end."""
     try:
-        refused = await _exec(deps, command, spec)
+        refused = await _exec(deps, command, specs)
         if refused is not None:
             started.set_result(refused)
             return Result(refused, Captured())
         started.set_result(command)
         if stdin is None:
-            return await _watch(deps, command)
+            return await _watch(deps, command, collect=collect)
         feeding = deps.tasks.spawn(_feed(deps, command, stdin), name=f"feed {command.id}")
         try:
-            return await _watch(deps, command)
+            return await _watch(deps, command, collect=collect)
         finally:
             feeding.cancel()
     except SkerryError as error:
@@ -224,12 +255,14 @@ async def _drive(
         deps.following.discard(command.id)
 
 
-async def _exec(deps: Deps, command: Command, spec: ExecSpec) -> Command | None:
+async def _exec(deps: Deps, command: Command, specs: Sequence[ExecSpec]) -> Command | None:
     """Start it; the ended record when it could not be started."""
     try:
-        await _exec_patiently(deps, command, spec)
+        await _exec_patiently(deps, command, specs[0])
         return None
     except GuestError as error:
+        if error.guest_code == "not_found" and len(specs) > 1:
+            return await _exec(deps, command, specs[1:])
         exit = endings.unknown_exit(CommandCause.NOT_STARTED, f"{error.guest_code}: {error.message}")
         return await endings.end_command(deps, command, exit)
     except SandboxGone as error:
@@ -257,8 +290,9 @@ async def follow(deps: Deps, command: Command, offset: int = 0) -> AsyncIterator
     Raises:
         Unavailable: The node stayed away, or does not know the command any more.
     """
-    patience = command.started_at + timedelta(seconds=command.timeout_s + _PATIENCE_S)
+    away_since = deps.clock.now()
     while True:
+        began = deps.clock.now()
         try:
             async with closing(deps.provider.output(command.sandbox_id, command.id, offset)) as events:
                 async for event in events:
@@ -269,7 +303,8 @@ async def follow(deps: Deps, command: Command, offset: int = 0) -> AsyncIterator
         except SandboxGone as error:
             cause = endings.cause_of(error.cause)
             await endings.sandbox_died(deps, command.sandbox_id, cause, error.message)
-            yield replace(endings.lost_with_sandbox(deps, command, cause), offset=offset)
+            lost = endings.lost_with_sandbox(deps, command, cause)
+            yield lost if offset >= _BEYOND else replace(lost, offset=offset)
             return
         except NotFound as error:
             # Never started, or its output is no longer kept: the record has the end, unless the reconciler is yet to
@@ -284,15 +319,23 @@ async def follow(deps: Deps, command: Command, offset: int = 0) -> AsyncIterator
         except (Unavailable, DeadlineExceeded, ProtocolError):
             pass
         now = deps.clock.now()
-        if now > patience:
+        if now - began > _ATTEMPT:
+            away_since = now  # it was there until now
+        if now > _patience(command, away_since):
             raise Unavailable(f"The node has not answered for command '{command.id}'. Look it up again later.")
         await deps.clock.sleep_until(now + timedelta(seconds=_RETRY_S))
 
 
-async def _watch(deps: Deps, command: Command) -> Result:
+def _patience(command: Command, away_since: datetime) -> datetime:
+    """When to give a node up that does not answer: a while after the command's deadline, or after the node went."""
+    last = away_since if command.timeout_s is None else command.started_at + timedelta(seconds=command.timeout_s)
+    return last + timedelta(seconds=_PATIENCE_S)
+
+
+async def _watch(deps: Deps, command: Command, *, collect: bool) -> Result:
     """Follow a command to its end and record that."""
     capture = Capture()
-    async with closing(follow(deps, command)) as events:
+    async with closing(follow(deps, command, 0 if collect else _BEYOND)) as events:
         async for event in events:
             capture.add(event)
     assert capture.exit is not None

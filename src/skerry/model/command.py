@@ -100,7 +100,7 @@ def status_of(exit: Exit) -> CommandStatus:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """The record of a command. It outlives its sandbox."""
+    """The record of a command. It outlives its sandbox. A command with a `terminal` is one, of that size."""
 
     id: CommandId
     sandbox_id: SandboxId
@@ -108,7 +108,10 @@ class Command:
     command: str  # as given; argv joined for display
     status: CommandStatus
     working_directory: str
-    timeout_s: int
+    timeout_s: int | None  # None: it may run as long as its sandbox
     started_at: datetime
     completed_at: datetime | None = None
     exit: Exit | None = None
+    takes_input: bool = False  # its stdin stays open for what clients send
+    terminal: TerminalSize | None = None
+    name: str | None = None  # a terminal's, for people

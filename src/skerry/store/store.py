@@ -8,23 +8,34 @@ from typing import Any
 from sqlalchemy import Connection, Select, Text, bindparam, delete, exists, func, insert, select, text, update
 
 from skerry.model.account import Account, ApiKey
-from skerry.model.command import Command, CommandStatus, Exit
+from skerry.model.command import Command, CommandStatus, Exit, TerminalSize
 from skerry.model.errors import Conflict, NotFound
 from skerry.model.ids import AccountId, CommandId, KeyId, SandboxId
 from skerry.model.lifecycle import Cause, Event, State, advance
 from skerry.model.sandbox import Placement, Sandbox, labels_of
+from skerry.model.ticket import Ticket
 from skerry.seams import Clock
 from skerry.store import rows
 from skerry.store.prepared import Prepared
 from skerry.store.sqlite import Sqlite
-from skerry.store.tables import accounts, api_keys, commands, projects, sandbox_events, sandbox_labels, sandboxes
+from skerry.store.tables import (
+    accounts,
+    api_keys,
+    commands,
+    projects,
+    sandbox_events,
+    sandbox_labels,
+    sandboxes,
+    tickets,
+)
 
 _SANDBOX = Prepared(select(sandboxes).where(sandboxes.c.id == bindparam("id_")))
 _COMMAND = Prepared(select(commands).where(commands.c.id == bindparam("id_")))
 _KEY = select(api_keys).where(api_keys.c.secret_hash == bindparam("hash_"))
 # A literal, not a parameter: only then is the partial index of the running ones used.
 _RUNS = text("status = 'running'")
-_BUSY = Prepared(select(commands.c.seq).where(_RUNS, commands.c.sandbox_id == bindparam("id_")).limit(1))
+_NO_TERMINAL = commands.c.cols.is_(None)
+_BUSY = Prepared(select(commands.c.seq).where(_RUNS, _NO_TERMINAL, commands.c.sandbox_id == bindparam("id_")).limit(1))
 _ADD_SANDBOX = insert(sandboxes)
 _ADD_COMMAND = Prepared(insert(commands), rows.COMMAND_COLUMNS)
 _ADD_EVENT = Prepared(insert(sandbox_events), rows.EVENT_COLUMNS)
@@ -190,9 +201,16 @@ class SqlStore:
         return await self._database.write(work)
 
     async def list_commands(
-        self, *, sandbox_id: SandboxId | None = None, running: bool | None = None, limit: int | None = None
+        self,
+        *,
+        sandbox_id: SandboxId | None = None,
+        running: bool | None = None,
+        terminals: bool | None = None,
+        limit: int | None = None,
     ) -> Sequence[Command]:
         query = select(commands).order_by(commands.c.seq.desc()).limit(limit)
+        if terminals is not None:
+            query = query.where(commands.c.cols.is_not(None) if terminals else _NO_TERMINAL)
         if sandbox_id is not None:
             query = query.where(commands.c.sandbox_id == sandbox_id)
         if running is not None:
@@ -204,8 +222,32 @@ class SqlStore:
             one = {"id_": sandbox_ids[0]}
             busy = self._database.glance(lambda connection: _BUSY.run(connection, one))
             return set() if busy is None else {sandbox_ids[0]}
-        query = select(commands.c.sandbox_id).where(_RUNS, commands.c.sandbox_id.in_(sandbox_ids)).distinct()
+        of_these = commands.c.sandbox_id.in_(sandbox_ids)
+        query = select(commands.c.sandbox_id).where(_RUNS, _NO_TERMINAL, of_these).distinct()
         return {SandboxId(row[0]) for row in await self._list(query)}
+
+    async def resize_terminal(self, command_id: CommandId, size: TerminalSize) -> None:
+        chosen = update(commands).where(commands.c.id == command_id, commands.c.cols.is_not(None))
+        change = chosen.values(cols=size.cols, rows=size.rows)
+        await self._database.write(lambda connection: connection.execute(change) and None)
+
+    async def add_ticket(self, ticket: Ticket) -> None:
+        stale = delete(tickets).where(tickets.c.expires_at_us <= rows.to_us(self._clock.now()))
+
+        def work(connection: Connection) -> None:
+            connection.execute(stale)
+            connection.execute(insert(tickets), rows.ticket_row(ticket))
+
+        await self._database.write(work)
+
+    async def take_ticket(self, secret_hash: bytes) -> Ticket | None:
+        chosen = delete(tickets).where(tickets.c.secret_hash == secret_hash).returning(*tickets.c)
+
+        def work(connection: Connection) -> Ticket | None:
+            row = connection.execute(chosen).one_or_none()
+            return None if row is None else rows.ticket_of(row)
+
+        return await self._database.write(work)
 
     async def ping(self) -> None:
         await self._list(select(1))

@@ -106,4 +106,17 @@ commands = Table(
     Column("duration_ms", BigInteger),
     Column("cause", String),
     Column("detail", Text),
+    Column("takes_input", Integer),
+    Column("cols", Integer),  # a terminal's size; null: it is none
+    Column("rows", Integer),
+    Column("name", String),
+)
+
+tickets = Table(
+    "tickets",
+    metadata,
+    Column("secret_hash", LargeBinary, primary_key=True),
+    Column("account_id", String, nullable=False),
+    Column("command_id", String, nullable=False),
+    Column("expires_at_us", BigInteger, nullable=False),
 )

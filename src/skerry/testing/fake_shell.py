@@ -1,6 +1,7 @@
 """Commands of a `FakeGuest`: a handful of programs and just enough of a shell, interpreted in memory.
 
-Knows `true false echo printf cat sleep pwd env read stty exit`, `sh -c`, `;`, `&&`, `> file`, `>&2` and `$NAME`.
+Knows `true false echo printf cat sleep pwd env read stty exit`, `sh` with and without `-c`, `;`, `&&`, `> file`, `>&2`
+and `$NAME`.
 """
 
 import asyncio
@@ -166,7 +167,12 @@ class FakeShell:
         raise ShellExit(int(args[0]) & 255 if args else 0)
 
     async def _sh(self, command: FakeCommand, args: Sequence[str], channel: int) -> int:
-        return await self._script(command, args[1])
+        if args:
+            return await self._script(command, args[1])
+        code = 0
+        while line := await _take_stdin(command, lambda: command.stdin.find(b"\n") + 1):
+            code = await self._script(command, line.decode())
+        return code
 
     async def _echo(self, command: FakeCommand, args: Sequence[str], channel: int) -> int:
         await command.write(channel, _bytes(" ".join(args)) + b"\n")

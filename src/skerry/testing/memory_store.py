@@ -6,11 +6,12 @@ from datetime import datetime
 
 from skerry.clock import SystemClock
 from skerry.model.account import Account, ApiKey
-from skerry.model.command import Command, CommandStatus, Exit
+from skerry.model.command import Command, CommandStatus, Exit, TerminalSize
 from skerry.model.errors import Conflict, NotFound
 from skerry.model.ids import AccountId, CommandId, KeyId, SandboxId
 from skerry.model.lifecycle import Cause, Event, State, advance
 from skerry.model.sandbox import Placement, Sandbox, labels_of
+from skerry.model.ticket import Ticket
 from skerry.seams import Clock
 
 
@@ -32,6 +33,7 @@ class MemoryStore:
         self._keys: dict[KeyId, ApiKey] = {}
         self._sandboxes: dict[SandboxId, Sandbox] = {}
         self._commands: dict[CommandId, Command] = {}
+        self._tickets: dict[bytes, Ticket] = {}
         self.moves: list[Move] = []
 
     async def add_account(self, account: Account, key: ApiKey) -> None:
@@ -131,19 +133,38 @@ class MemoryStore:
         return command
 
     async def list_commands(
-        self, *, sandbox_id: SandboxId | None = None, running: bool | None = None, limit: int | None = None
+        self,
+        *,
+        sandbox_id: SandboxId | None = None,
+        running: bool | None = None,
+        terminals: bool | None = None,
+        limit: int | None = None,
     ) -> Sequence[Command]:
         found = [
             command
             for command in reversed(self._commands.values())
             if (sandbox_id is None or command.sandbox_id == sandbox_id)
             and (running is None or (command.status is CommandStatus.RUNNING) is running)
+            and (terminals is None or (command.terminal is not None) is terminals)
         ]
         return found[:limit]
 
     async def busy_sandboxes(self, sandbox_ids: Sequence[SandboxId]) -> set[SandboxId]:
-        running = {c.sandbox_id for c in self._commands.values() if c.status is CommandStatus.RUNNING}
-        return running & set(sandbox_ids)
+        running = await self.list_commands(running=True, terminals=False)
+        return {command.sandbox_id for command in running} & set(sandbox_ids)
+
+    async def resize_terminal(self, command_id: CommandId, size: TerminalSize) -> None:
+        command = self._commands.get(command_id)
+        if command is not None and command.terminal is not None:
+            self._commands[command_id] = replace(command, terminal=size)
+
+    async def add_ticket(self, ticket: Ticket) -> None:
+        now = self._clock.now()
+        self._tickets = {key: each for key, each in self._tickets.items() if each.expires_at > now}
+        self._tickets[ticket.secret_hash] = ticket
+
+    async def take_ticket(self, secret_hash: bytes) -> Ticket | None:
+        return self._tickets.pop(secret_hash, None)
 
     async def ping(self) -> None:
         """Always there."""
