@@ -132,9 +132,13 @@ def _make_key(config: Config) -> None:
     path = instance.key_file(config)
     if path.exists():
         return
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    # Whole or not at all: others wait for it to be there.
+    fresh = path.with_suffix(".new")
+    fresh.unlink(missing_ok=True)
+    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "w") as file:
         file.write(new_secret() + "\n")
+    fresh.replace(path)
 
 
 def _run_node() -> int:
