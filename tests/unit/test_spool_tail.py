@@ -312,3 +312,59 @@ async def _goes_on(path: Path, command: CommandId, told: int) -> None:
     given, lost = whole(await collect(spool.follow(SANDBOX, command)))
     assert given + lost == reached + 1000
     assert given >= min(reached, (1 << 16) * 6 // 8)
+
+
+async def test_an_unread_output_waits_for_its_reader_and_loses_nothing(spool: Spool, tmp_path: Path) -> None:
+    command = new_command_id()
+    writer = spool.start(SANDBOX, command, Keep.UNREAD)
+    writing = asyncio.ensure_future(fill(writer, 8 * CAP))
+    following = spool.follow(SANDBOX, command)
+    events: list[CommandEvent] = [await anext(following)]
+    watching = asyncio.ensure_future(collect(spool.follow(SANDBOX, command, 2**62)))
+    while writer.end < CAP // 2:  # noqa: ASYNC110 - the writer runs on this loop, and tells nobody
+        await asyncio.sleep(0)
+    for _ in range(1000):  # the writer has had every chance
+        await asyncio.sleep(0)
+    assert writer.end <= CAP // 2 + 130_000
+    read = asyncio.ensure_future(collect(following))
+    await asyncio.wait_for(writing, 30)
+    finish(spool, command, writer)
+    events += await read
+    assert whole(events) == (8 * CAP, 0)
+    assert await watching == [ended(8 * CAP)]
+
+
+async def test_a_reader_that_comes_back_finds_all_it_had_not_read(spool: Spool) -> None:
+    command = new_command_id()
+    writer = spool.start(SANDBOX, command, Keep.UNREAD)
+    writing = asyncio.ensure_future(fill(writer, 8 * CAP))
+    offset = lost = 0
+    while not writing.done() or offset < writer.end:
+        async with asyncio.timeout(10):
+            following = spool.follow(SANDBOX, command, offset)
+            for _ in range(3):
+                event = await anext(following)
+                assert isinstance(event, Output)
+                assert event.data == pattern(offset, len(event.data))
+                offset += len(event.data)
+                if offset == 8 * CAP:
+                    break
+            await following.aclose()  # type: ignore[attr-defined]
+    assert (offset, lost) == (8 * CAP, 0)
+    await writing
+
+
+@pytest.mark.parametrize("end", ["released", "nobody comes"])
+async def test_nobody_to_wait_for_is_not_waited_for(tmp_path: Path, end: str) -> None:
+    spool = Spool(tmp_path, CAP, keep_s=60, grace_s=60 if end == "released" else 0.1)
+    command = new_command_id()
+    writer = spool.start(SANDBOX, command, Keep.UNREAD)
+    writing = asyncio.ensure_future(fill(writer, 3 * CAP))
+    if end == "released":
+        while writer.end < CAP // 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        writer.release()
+    await asyncio.wait_for(writing, 20)
+    finish(spool, command, writer)
+    given, lost = whole(await collect(spool.follow(SANDBOX, command)))
+    assert (given + lost, lost > CAP) == (3 * CAP, True)

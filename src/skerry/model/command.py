@@ -28,10 +28,15 @@ class CommandCause(StrEnum):
 
 
 class Keep(StrEnum):
-    """Which part of an output is kept, once it is more than a node keeps of one command: its beginning or its end."""
+    """Which part of an output is kept, once it is more than a node keeps of one command.
+
+    `unread` is a tail that loses nothing to a reader who keeps on reading: the command waits for whoever follows, and
+    for a minute for somebody to come (back). Then it goes on as with `tail`.
+    """
 
     HEAD = "head"
     TAIL = "tail"
+    UNREAD = "unread"
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,6 +166,8 @@ class Runner:
 
     async def kill(self, command_id: CommandId) -> None:
         if await self._runs(command_id):
+            if (writer := self._spool.live(command_id)) is not None:
+                writer.release()
             await self._guest.kill(command_id)
 
     async def resize(self, command_id: CommandId, size: TerminalSize) -> None:

@@ -13,13 +13,14 @@ import json
 import os
 import shutil
 from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 
 from skerry.guest.shapes import exit_from, exit_to
 from skerry.model.command import CommandCause, CommandEvent, Exit, Keep, Lost
 from skerry.model.errors import Invalid, NotFound
 from skerry.model.ids import CommandId, SandboxId, is_id
+from skerry.node.spool_audience import GRACE_S, ignored
 from skerry.node.spool_files import read_header, starts_in
 from skerry.node.spool_reader import Reader
 from skerry.node.spool_writer import Writer
@@ -28,10 +29,11 @@ from skerry.node.spool_writer import Writer
 class Spool:
     """The spools of all commands of one node. Holds in memory only those that run, or whose end is not on disk yet."""
 
-    def __init__(self, directory: Path, cap_bytes: int, keep_s: float) -> None:
+    def __init__(self, directory: Path, cap_bytes: int, keep_s: float, grace_s: float = GRACE_S) -> None:
         self._directory = directory
         self._cap_bytes = cap_bytes
         self._keep_s = keep_s
+        self._grace_s = grace_s  # how long an unread output waits for a reader
         self._live: dict[CommandId, Writer] = {}
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -52,7 +54,7 @@ class Spool:
         if not is_id(command_id, "cmd"):
             raise Invalid(f"'{command_id}' is not a command's id.", field="id")
         if command_id not in self._live:
-            writer = Writer(self._directory / command_id, sandbox_id, self._cap_bytes, keep)
+            writer = Writer(self._directory / command_id, sandbox_id, self._cap_bytes, keep, self._grace_s)
             writer.recover()
             self._live[command_id] = writer
         return self._live[command_id]
@@ -113,12 +115,14 @@ class Spool:
         if owner != sandbox_id:
             raise _unknown(command_id)
         reader = Reader(self._directory / command_id, offset)
-        try:
+        reading = writer.reading(offset) if writer is not None and follow else nullcontext(ignored)
+        with closing(reader), reading as reached:
             while True:
                 ended = writer.exit if writer else exit
                 kept = writer.kept if writer else None
                 while (batch := await reader.next(kept)) is not None:
                     yield batch
+                    reached(reader.offset)
                 if ended is not None:
                     break
                 if not follow:
@@ -128,8 +132,6 @@ class Spool:
             if ended.offset > reader.offset:
                 yield Lost(reader.offset, ended.offset - reader.offset)
             yield ended
-        finally:
-            reader.close()
 
     def _ended(self, command_id: CommandId) -> tuple[SandboxId, Exit]:
         if not is_id(command_id, "cmd"):

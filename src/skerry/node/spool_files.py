@@ -22,7 +22,7 @@ RECORD = struct.Struct("<Q")  # end << 8 | channel
 LOST = 0  # the channel of bytes that never came
 INLINE = 16_384  # reads and writes up to this size are made on the loop: a thread would cost more than the page cache
 
-_MAGIC = {Keep.HEAD: b"skspool1", Keep.TAIL: b"skspool2"}
+_MAGIC = {Keep.HEAD: b"skspool1", Keep.TAIL: b"skspool2", Keep.UNREAD: b"skspool3"}
 _OPEN = os.O_CLOEXEC | os.O_NOFOLLOW
 
 

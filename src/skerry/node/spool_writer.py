@@ -10,11 +10,13 @@ import os
 import shutil
 import time
 from collections import deque
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
 from skerry.model.command import Exit, Keep
 from skerry.model.ids import SandboxId
+from skerry.node.spool_audience import GRACE_S, Audience, ignored
 from skerry.node.spool_files import (
     HEADER,
     INLINE,
@@ -38,6 +40,7 @@ class Writer:
     """The one writer of a command's spool; live readers wait on it. Owns two descriptors once there is output."""
 
     __slots__ = (
+        "_audience",
         "_cap",
         "_channel",
         "_fd",
@@ -55,7 +58,14 @@ class Writer:
         "started_at_s",
     )
 
-    def __init__(self, path: Path, sandbox_id: SandboxId, cap_bytes: int, keep: Keep = Keep.HEAD) -> None:
+    def __init__(
+        self,
+        path: Path,
+        sandbox_id: SandboxId,
+        cap_bytes: int,
+        keep: Keep = Keep.HEAD,
+        grace_s: float = GRACE_S,
+    ) -> None:
         self._path = path
         self._cap = cap_bytes
         self._keep = keep
@@ -65,6 +75,7 @@ class Writer:
         self._records = 0
         self._channel = -1
         self._waiters: list[asyncio.Future[None]] = []
+        self._audience = Audience(grace_s)
         self.sandbox_id = sandbox_id
         self.started_at_s = time.time()
         self.kept = 0  # offset up to which the index answers
@@ -73,13 +84,15 @@ class Writer:
 
     def begin(self) -> None:
         """Put on disk what has to be known after a crash, before the command runs."""
-        if self._keep is Keep.TAIL:
+        if self._keep is not Keep.HEAD:
             with suppress(OSError):
                 self._open()
 
     async def append(self, channel: int, data: bytes) -> None:
         """Take the next bytes. What cannot be kept (the cap, a full disk) is counted."""
-        if self._keep is Keep.TAIL:
+        if self._keep is not Keep.HEAD:
+            if self._keep is Keep.UNREAD:
+                await self._audience.caught_up(self.end - self._cap // 2)
             await self._append_tail(channel, data)
             return
         room = self._room(channel)
@@ -120,6 +133,15 @@ class Writer:
                 self.kept = upto
         self.end = upto  # a tail goes on in another segment, there
         self._wake()
+
+    def reading(self, offset: int) -> AbstractContextManager[Callable[[int], None]]:
+        """Somebody follows from `offset` on, and calls what this gives with each position that was reached."""
+        # From beyond the end nobody reads: that is how one waits for the end alone.
+        return self._audience.member(offset) if offset <= self.end else nullcontext(ignored)
+
+    def release(self) -> None:
+        """Wait for no reader from now on: the command is being killed, and its end is to be heard of."""
+        self._audience.dismiss()
 
     def finish(self, exit: Exit) -> None:
         """Tell the end to everybody who follows. On disk it is only after `Spool.keep_exit`."""
