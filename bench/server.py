@@ -37,9 +37,16 @@ class BenchServer:
     def instance(self) -> str:
         return self.config.instance
 
+    @property
+    def url(self) -> str:
+        return (self.config.run_dir / "api.url").read_text().strip()
+
+    @property
+    def key(self) -> str:
+        return (self.config.home / "key").read_text().strip()
+
     def client(self) -> Skerry:
-        url = (self.config.run_dir / "api.url").read_text().strip()
-        return Skerry(url, (self.config.home / "key").read_text().strip())
+        return Skerry(self.url, self.key)
 
     def template_root(self, name: str) -> Path:
         """The built template's files on the host, for the bare runtime to run on."""

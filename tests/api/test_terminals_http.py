@@ -1,14 +1,14 @@
 """Terminals and commands over WebSockets: bytes both ways, control, offsets, who may, and how they end."""
 
-import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 
 import httpx2
 import pytest
-from websockets.asyncio.client import ClientConnection, connect
+import ws_client
+from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
+from ws_client import Socket
 
 from skerry.api.websocket import MESSAGE_BYTES
 from skerry.control.tickets import issue
@@ -33,45 +33,8 @@ def opened(http: httpx2.Client, sandbox: str, **body: object) -> str:
     return answer.headers["location"]
 
 
-class Socket:
-    """A client's end: what has been shown, and what was told."""
-
-    def __init__(self, connection: ClientConnection) -> None:
-        self.connection = connection
-        self.shown = b""
-        self.told: list[dict[str, object]] = []
-
-    async def next(self) -> None:
-        message = await asyncio.wait_for(self.connection.recv(), 10)
-        if isinstance(message, bytes):
-            self.shown += message
-        else:
-            self.told.append(json.loads(message))
-
-    async def shows(self, data: bytes) -> None:
-        while data not in self.shown:
-            await self.next()
-
-    async def ends(self) -> tuple[int | None, str | None]:
-        """Read on to the end: its close code and reason."""
-        try:
-            while True:
-                await self.next()
-        except ConnectionClosed:
-            return self.connection.close_code, self.connection.close_reason
-
-    async def control(self, **told: object) -> None:
-        await self.connection.send(json.dumps(told))
-
-
-@asynccontextmanager
-async def attached(server: Server, path: str, key: str | None = None, **query: object) -> AsyncIterator[Socket]:
-    url = f"{server.url.replace('http', 'ws', 1)}{path}/ws"
-    if query:
-        url += "?" + "&".join(f"{name}={value}" for name, value in query.items())
-    headers = {"Authorization": f"Bearer {key or server.key}"}
-    async with connect(url, additional_headers=headers, compression=None, max_size=None) as connection:
-        yield Socket(connection)
+def attached(server: Server, path: str, **query: object) -> AbstractAsyncContextManager[Socket]:
+    return ws_client.attached(server.url, path, server.key, **query)  # type: ignore[arg-type]
 
 
 async def refused(server: Server, path: str, **options: object) -> tuple[int, str]:
@@ -144,7 +107,7 @@ async def test_a_client_comes_back_by_its_offset(server: Server, http: httpx2.Cl
     async with attached(server, path) as socket:  # ended: what it showed, and the end
         assert (await socket.ends())[0] == 1000
     assert socket.shown == b"one\ntwo\n"
-    assert socket.told[-1]["exit"]["signal"] == 9  # type: ignore[index]
+    assert socket.told[-1]["exit"]["signal"] == 9
 
 
 async def test_terminals_are_listed_closed_and_make_no_sandbox_active(
@@ -206,7 +169,7 @@ async def test_a_wrong_control_message_ends_the_socket_and_not_the_terminal(
     assert code == 1008
     assert reason is not None
     assert "control message" in reason
-    assert socket.told[-1]["error"]["code"] == "invalid"  # type: ignore[index]
+    assert socket.told[-1]["error"]["code"] == "invalid"
     assert http.get(path).json()["status"] == "running"
 
 
@@ -230,7 +193,7 @@ async def test_a_destroyed_sandbox_ends_its_terminals_with_a_code_of_its_own(
         await socket.shows(b"last\n")
         http.delete(sandbox)
         assert (await socket.ends())[0] == 4410
-    assert socket.told[-1]["exit"]["reason"] == "sandbox_gone"  # type: ignore[index]
+    assert socket.told[-1]["exit"]["reason"] == "sandbox_gone"
 
 
 @pytest.mark.parametrize("signal", ["TERM", "SIGTERM", "sigterm", "15", 15])
@@ -241,7 +204,7 @@ async def test_f32_a_signal_has_a_number_or_a_name(
     async with attached(server, path) as socket:
         await socket.control(signal=signal)
         await socket.ends()
-    assert socket.told[-1]["exit"]["signal"] == 15  # type: ignore[index]
+    assert socket.told[-1]["exit"]["signal"] == 15
     command = run(http, sandbox, argv=["sleep", "60"], **{"async": True})["id"]
     http.post(f"/v1/commands/{command}/signal", json={"signal": signal}).raise_for_status()
     until(lambda: http.get(f"/v1/commands/{command}").json()["signal"] == 15)
@@ -357,7 +320,7 @@ async def test_a_node_that_goes_away_is_waited_for_and_input_meanwhile_is_refuse
         server.provider.down = True
         await socket.connection.send(b"echo lost\n")
         assert (await socket.ends())[0] == 1013
-        assert socket.told[-1]["error"]["code"] == "unavailable"  # type: ignore[index]
+        assert socket.told[-1]["error"]["code"] == "unavailable"
     server.provider.down = False
     async with attached(server, path, offset=4) as socket:
         await socket.connection.send(b"echo two\n")
