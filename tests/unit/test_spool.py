@@ -177,6 +177,14 @@ async def test_an_absurd_loss_is_told_without_a_file_of_that_size(spool: Spool, 
     assert (tmp_path / "spool" / command / "output").stat().st_size == 3
 
 
+async def test_an_output_that_is_found_again_stays_its_sandboxs(tmp_path: Path) -> None:
+    """Whoever owns an sbxd may claim that any command is its own."""
+    command = new_command_id()
+    await Spool(tmp_path, CAP, keep_s=60).start(SANDBOX, command).append(1, b"secret")
+    again = Spool(tmp_path, CAP, keep_s=60)
+    assert again.start(new_sandbox_id(), command).sandbox_id == SANDBOX
+
+
 async def test_another_sandbox_cannot_read_it(spool: Spool) -> None:
     command = new_command_id()
     writer = spool.start(SANDBOX, command)

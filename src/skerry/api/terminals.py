@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, WebSocket
+from fastapi import APIRouter, Query, WebSocket, WebSocketDisconnect
 from starlette.responses import Response
 
 from skerry.api.call import Call, Caller, answer
@@ -82,7 +82,10 @@ async def attach_terminal(
 async def attached(socket: WebSocket, call: Call, command: Command, offset: int, *, channels: bool) -> None:
     """Accept a WebSocket on a command and serve it to its end."""
     checked_ticket(socket.scope, command)
-    await socket.accept(SUBPROTOCOL if SUBPROTOCOL in socket.scope["subprotocols"] else None)
+    try:
+        await socket.accept(SUBPROTOCOL if SUBPROTOCOL in socket.scope["subprotocols"] else None)
+    except WebSocketDisconnect:
+        return
     await pump(socket, Attachment(call.deps, command), offset, channels=channels)
 
 

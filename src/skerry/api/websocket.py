@@ -41,7 +41,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     def keepalive_timeout(self) -> None:
         stalled = self.read_paused or not self.writable.is_set()
-        if not stalled and self.loop.time() - self._moved_at_s > PONG_WITHIN_S:
+        assert self.ping_timeout is not None
+        if not stalled and self.loop.time() - self._moved_at_s > self.ping_timeout:
             super().keepalive_timeout()
             return
         self.pong_timer = self.pending_ping_payload = None

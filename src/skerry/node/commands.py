@@ -65,6 +65,7 @@ class Runner:
                 self._spool.check_owner(spec.id, self._sandbox_id)
                 return
             writer = self._spool.start(self._sandbox_id, spec.id, spec.keep)
+            self._spool.check_owner(spec.id, self._sandbox_id)
             writer.begin()
             started = self._starting[spec.id] = asyncio.get_running_loop().create_future()
             # A task of its own: the caller may go at any moment, and the command must still have its reader.

@@ -258,7 +258,7 @@ class Writer:
             remove_segment(self._path, starts.pop())  # killed before it was one
         if header is None:
             return
-        self.started_at_s, self._keep = header.started_at_s, header.keep
+        self.sandbox_id, self.started_at_s, self._keep = header.sandbox_id, header.started_at_s, header.keep
         remove_strays(self._path, starts)
         self._older.extend((start, self._size_on_disk(start)) for start in starts[:-1])
         self._start = self.kept = starts[-1]
