@@ -90,6 +90,11 @@ class Config(BaseModel):
         return self.home / "pool"
 
     @property
+    def secrets_file(self) -> Path:
+        """The keys that open the secrets in the database. The API's user makes it and alone can read it."""
+        return self.home / "api" / "secrets.key"
+
+    @property
     def database_url(self) -> str:
         return f"sqlite:///{self.home / 'api' / 'skerry.db'}"
 

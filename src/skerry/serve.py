@@ -19,7 +19,7 @@ from pathlib import Path
 
 from skerry import instance, logs, supervisor
 from skerry.config import Config, load
-from skerry.model.account import hash_secret, new_secret
+from skerry.model.account import hash_secret, hint_of, new_secret
 from skerry.model.capability import Probe
 from skerry.model.errors import Conflict, Refused, SkerryError
 
@@ -162,7 +162,8 @@ def _run_api() -> int:
     logs.configure(config.log_level)
     user = _user(config)
     listener = socket.socket(fileno=int(os.environ[LISTEN_FD]))
-    key_hash = hash_secret(instance.key(config))
+    key = instance.key(config)
+    known_by = (hash_secret(key), hint_of(key))
     supervisor.drop_privileges(user.pw_uid, user.pw_gid)
     supervisor.become_child()
     supervisor.keep_freed_memory()
@@ -171,11 +172,11 @@ def _run_api() -> int:
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_api(config, listener, key_hash))
+        runner.run(_api(config, listener, known_by))
     return 0
 
 
-async def _api(config: Config, listener: socket.socket, key_hash: bytes) -> None:
+async def _api(config: Config, listener: socket.socket, first_key: tuple[bytes, str]) -> None:
     import uvicorn
 
     from skerry.api.app import create_app
@@ -187,11 +188,11 @@ async def _api(config: Config, listener: socket.socket, key_hash: bytes) -> None
     from skerry.providers.local import LocalProvider
     from skerry.store import open_store
 
-    store = await open_store(config.database_url)
+    store = await open_store(config.database_url, secrets_file=config.secrets_file)
     provider = LocalProvider(config.node_socket)
     try:
         deps = Deps(store, provider, SystemClock(), config)
-        await bootstrap(deps, key_hash)
+        await bootstrap(deps, *first_key)
         settings = uvicorn.Config(
             create_app(deps),
             http=HttpProtocol,

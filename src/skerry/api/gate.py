@@ -20,8 +20,9 @@ ACCOUNT = "skerry.account"
 
 JSON_LIMIT = 32 * 1024 * 1024
 FILES_LIMIT = 96 * 1024 * 1024
-_RAW = ("/files/raw", "/stdin")  # bytes of any kind, at any length
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+_BYTES = ("/files/raw", "/files/tar", "/stdin")  # bodies that are no JSON; their routes bound them
+_FILES = ("/files", "/files/batch")  # file contents in JSON
 
 
 class Gate:
@@ -40,8 +41,8 @@ class Gate:
         except SkerryError as error:
             await errors.render(error)(scope, receive, send)
             return
-        if scope["type"] == "http" and scope["method"] in _WITH_BODY and not scope["path"].endswith(_RAW):
-            limit = FILES_LIMIT if scope["path"].endswith("/files") else JSON_LIMIT
+        if scope["type"] == "http" and scope["method"] in _WITH_BODY and not scope["path"].endswith(_BYTES):
+            limit = FILES_LIMIT if scope["path"].endswith(_FILES) else JSON_LIMIT
             refusal = _refusal(scope["headers"], limit)
             if refusal is not None:
                 await refusal(scope, receive, send)
@@ -120,4 +121,4 @@ def _bounded(receive: Receive, limit: int) -> Receive:
 
 
 def _too_large(limit: int) -> str:
-    return f"The body is larger than {limit} bytes. Send large files with PUT …/files/raw?path=."
+    return f"The body is larger than {limit} bytes. Send large files with PUT …/files/raw, many with PUT …/files/tar."

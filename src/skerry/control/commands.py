@@ -2,17 +2,18 @@
 
 import asyncio
 import shlex
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
+from functools import partial
 
-from skerry.control import endings, sandboxes
+from skerry.control import endings, repeats, sandboxes
 from skerry.control.deps import Deps
+from skerry.control.following import BEYOND, follow
 from skerry.control.outputs import Capture, Captured
 from skerry.control.streams import closing
-from skerry.model.command import Command, CommandCause, CommandEvent, CommandStatus, ExecSpec, Exit, Keep, Lost, Output
+from skerry.model.command import Command, CommandCause, CommandEvent, CommandStatus, ExecSpec, Keep
 from skerry.model.errors import (
-    DeadlineExceeded,
     GuestError,
     Invalid,
     NotFound,
@@ -22,17 +23,13 @@ from skerry.model.errors import (
     Unavailable,
 )
 from skerry.model.ids import AccountId, CommandId, is_id, new_command_id
+from skerry.model.lifecycle import State
+from skerry.model.request import Once
 from skerry.model.sandbox import Sandbox
 
 WORKSPACE = "/workspace"
 _STDIN_CHUNK = 262_144
 _RETRY_S = 0.25
-# Beyond a command's own deadline: the time a node may be away before a follower leaves the rest to the reconciler.
-_PATIENCE_S = 60
-# Longer than it takes to find out that the node is not there.
-_ATTEMPT = timedelta(seconds=10)
-# Whoever follows from here on sees no output, only the end.
-_BEYOND = 2**62
 # A node that restarts is back within this; starting a command twice starts it once.
 _START_PATIENCE_S = 10
 
@@ -49,9 +46,9 @@ class NewCommand:
     shell: str | None = None
     timeout_s: int | None = None
     cwd: str | None = None
-    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     user: str | None = None
-    stdin: bytes | None = None
+    stdin: bytes | None = field(default=None, repr=False)
     takes_input: bool = False
     keep: Keep = Keep.HEAD
 
@@ -76,9 +73,17 @@ class Started:
 
 
 async def start(
-    deps: Deps, account_id: AccountId, sandbox_id: str, wanted: NewCommand, *, collect: bool = False
+    deps: Deps,
+    account_id: AccountId,
+    sandbox_id: str,
+    wanted: NewCommand,
+    once: Once | None = None,
+    *,
+    collect: bool = False,
 ) -> Started:
     """Record a command and start it. Nobody has to stay for it to go on. `collect`: its output, for the result.
+
+    `once` says which calls are the same.
 
     A command that cannot be started (no such program, …) is no error here: it is `failed`, cause `not_started`.
 
@@ -87,34 +92,95 @@ async def start(
         Invalid: The deadline is longer than allowed.
         Unavailable: The node stays away; whether the command runs is found out and recorded later.
     """
-    sandbox = await sandboxes.get_running(deps, account_id, sandbox_id)
-    command, spec = _decide(deps, sandbox, wanted)
-    return await launch(deps, command, [spec], stdin=wanted.stdin, collect=collect)
+    begin = partial(_start, deps, account_id, sandbox_id, wanted, collect)
+    if once is None:
+        started = await begin(None)
+        assert started is not None
+        return started
+    work = partial(_start_once, deps, account_id, wanted, once, collect, begin)
+    return await repeats.shared(deps, account_id, once, work)
 
 
-async def launch(
-    deps: Deps, command: Command, specs: Sequence[ExecSpec], *, stdin: bytes | None = None, collect: bool = False
+async def _start_once(
+    deps: Deps,
+    account_id: AccountId,
+    wanted: NewCommand,
+    once: Once,
+    collect: bool,
+    begin: Callable[[Once], Awaitable[Started | None]],
 ) -> Started:
-    """Record a command that was decided on, and start the first of `specs` whose program exists. See `start`."""
+    while True:
+        made = await deps.store.find_request(account_id, once)
+        if made is not None:
+            command = await deps.store.get_command(CommandId(made))
+            if command.exit is None or command.exit.cause is not CommandCause.NOT_STARTED:
+                return await _take_up(deps, command, wanted, collect)
+        started = await begin(replace(once, instead_of=made))
+        if started is not None:
+            return started
+
+
+async def _start(
+    deps: Deps, account_id: AccountId, sandbox_id: str, wanted: NewCommand, collect: bool, once: Once | None
+) -> Started | None:
+    """None: another process has started a command for this request meanwhile."""
+    sandbox = await sandboxes.get_running(deps, account_id, sandbox_id)
+    command = _decide(deps, sandbox, wanted)
+    if not await _record(deps, command, once):
+        return None
+    return await _driven(deps, command, [_spec(sandbox, command, wanted)], wanted.stdin, collect=collect)
+
+
+async def launch(deps: Deps, command: Command, specs: Sequence[ExecSpec]) -> Started:
+    """Record a command that was decided on elsewhere, and start the first of `specs` whose program exists."""
+    await _record(deps, command, None)
+    return await _driven(deps, command, specs, None, collect=False)
+
+
+async def _record(deps: Deps, command: Command, once: Once | None) -> bool:
+    """False: another command stands for the request."""
     deps.following.add(command.id)
     try:
-        await deps.store.add_command(command)
+        standing = await deps.store.add_command(command, once)
     except BaseException:
         deps.following.discard(command.id)
         raise
+    if standing != command.id:
+        deps.following.discard(command.id)
+    return standing == command.id
+
+
+async def _driven(
+    deps: Deps, command: Command, specs: Sequence[ExecSpec], stdin: bytes | None, *, collect: bool
+) -> Started:
     started: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
     work = _drive(deps, command, specs, stdin, started, collect=collect)
     watching = deps.tasks.spawn(work, name=f"run {command.id}")
     return Started(await asyncio.shield(started), watching)
 
 
-async def run(deps: Deps, account_id: AccountId, sandbox_id: str, wanted: NewCommand) -> Result:
+async def _take_up(deps: Deps, command: Command, wanted: NewCommand, collect: bool) -> Started:
+    """A command that an equal request made earlier. Where a crash came before its start, it is started now."""
+    if command.status is not CommandStatus.RUNNING:
+        found = look_up(deps, command.account_id, command.id)
+        return Started(command, deps.tasks.spawn(found, name=f"look up {command.id}"))
+    if command.id not in deps.following and command.id not in await deps.provider.command_exits([command.id]):
+        sandbox = await deps.store.get_sandbox(command.sandbox_id)
+        if sandbox.state is State.RUNNING:
+            deps.following.add(command.id)
+            return await _driven(deps, command, [_spec(sandbox, command, wanted)], wanted.stdin, collect=collect)
+    return Started(command, deps.tasks.spawn(_watch(deps, command, collect=collect), name=f"watch {command.id}"))
+
+
+async def run(
+    deps: Deps, account_id: AccountId, sandbox_id: str, wanted: NewCommand, once: Once | None = None
+) -> Result:
     """Start a command and wait for its end. A caller that leaves ends the waiting, not the command.
 
     Raises:
         As `start`.
     """
-    started = await start(deps, account_id, sandbox_id, wanted, collect=True)
+    started = await start(deps, account_id, sandbox_id, wanted, once, collect=True)
     return await asyncio.shield(started.watching)
 
 
@@ -190,12 +256,12 @@ async def _watch_adopted(deps: Deps, command: Command) -> Result:
         deps.following.discard(command.id)
 
 
-def _decide(deps: Deps, sandbox: Sandbox, wanted: NewCommand) -> tuple[Command, ExecSpec]:
+def _decide(deps: Deps, sandbox: Sandbox, wanted: NewCommand) -> Command:
     timeout_s = wanted.timeout_s or sandbox.timeout_s
     most = deps.config.max_command_timeout_s
     if timeout_s > most:
         raise Invalid(f"'timeout_seconds' is {timeout_s}; this server allows {most} at most.", field="timeout_seconds")
-    command = Command(
+    return Command(
         id=new_command_id(),
         sandbox_id=sandbox.id,
         account_id=sandbox.account_id,
@@ -206,19 +272,21 @@ def _decide(deps: Deps, sandbox: Sandbox, wanted: NewCommand) -> tuple[Command, 
         started_at=deps.clock.now(),
         takes_input=wanted.takes_input,
     )
-    spec = ExecSpec(
+
+
+def _spec(sandbox: Sandbox, command: Command, wanted: NewCommand) -> ExecSpec:
+    return ExecSpec(
         id=command.id,
         argv=wanted.argv,
         shell=wanted.shell,
         cwd=wanted.cwd,
-        # All of it with each command: right also where sbxd was configured before the sandbox's env changed.
+        # All of it with each command: it may have changed, and only the record keeps it, sealed.
         env={**sandboxes.BASE_ENV, **sandbox.env, **wanted.env},
         user=wanted.user,
         stdin=wanted.takes_input or wanted.stdin is not None,
-        timeout_s=timeout_s,
+        timeout_s=command.timeout_s,
         keep=wanted.keep,
     )
-    return command, spec
 
 
 async def _drive(
@@ -284,58 +352,10 @@ async def _exec_patiently(deps: Deps, command: Command, spec: ExecSpec) -> None:
             await deps.clock.sleep_until(now + timedelta(seconds=_RETRY_S))
 
 
-async def follow(deps: Deps, command: Command, offset: int = 0) -> AsyncIterator[CommandEvent]:
-    """A command's events from `offset` on, to its `Exit`. A node that is away for a while is waited for.
-
-    Raises:
-        Unavailable: The node stayed away, or does not know the command any more.
-    """
-    away_since = deps.clock.now()
-    while True:
-        began = deps.clock.now()
-        try:
-            async with closing(deps.provider.output(command.sandbox_id, command.id, offset)) as events:
-                async for event in events:
-                    yield event
-                    if isinstance(event, Exit):
-                        return
-                    offset = event.offset + (len(event.data) if isinstance(event, Output) else event.length)
-        except SandboxGone as error:
-            cause = endings.cause_of(error.cause)
-            await endings.sandbox_died(deps, command.sandbox_id, cause, error.message)
-            lost = endings.lost_with_sandbox(deps, command, cause)
-            yield lost if offset >= _BEYOND else replace(lost, offset=offset)
-            return
-        except NotFound as error:
-            # Never started, or its output is no longer kept: the record has the end, unless the reconciler is yet to
-            # ask for it.
-            ended = (await deps.store.get_command(command.id)).exit
-            if ended is not None:
-                if ended.offset > offset:
-                    yield Lost(offset, ended.offset - offset)
-                yield ended
-                return
-            raise Unavailable(f"The node does not know command '{command.id}' any more. Look it up later.") from error
-        except (Unavailable, DeadlineExceeded, ProtocolError):
-            pass
-        now = deps.clock.now()
-        if now - began > _ATTEMPT:
-            away_since = now  # it was there until now
-        if now > _patience(command, away_since):
-            raise Unavailable(f"The node has not answered for command '{command.id}'. Look it up again later.")
-        await deps.clock.sleep_until(now + timedelta(seconds=_RETRY_S))
-
-
-def _patience(command: Command, away_since: datetime) -> datetime:
-    """When to give a node up that does not answer: a while after the command's deadline, or after the node went."""
-    last = away_since if command.timeout_s is None else command.started_at + timedelta(seconds=command.timeout_s)
-    return last + timedelta(seconds=_PATIENCE_S)
-
-
 async def _watch(deps: Deps, command: Command, *, collect: bool) -> Result:
     """Follow a command to its end and record that."""
     capture = Capture()
-    async with closing(follow(deps, command, 0 if collect else _BEYOND)) as events:
+    async with closing(follow(deps, command, 0 if collect else BEYOND)) as events:
         async for event in events:
             capture.add(event)
     assert capture.exit is not None

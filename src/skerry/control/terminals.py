@@ -27,7 +27,7 @@ class NewTerminal:
     shell: str | None = None
     size: TerminalSize = field(default_factory=TerminalSize)
     cwd: str | None = None
-    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     user: str | None = None
     name: str | None = None
 

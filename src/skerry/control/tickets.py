@@ -1,6 +1,6 @@
 """Tickets for WebSockets: issued to whoever may open a command's, redeemed once."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from skerry.control.deps import Deps
@@ -14,7 +14,7 @@ from skerry.model.ticket import TICKET_S, Ticket, new_ticket_secret
 class Issued:
     """The secret is nowhere else from here on."""
 
-    secret: str
+    secret: str = field(repr=False)
     expires_at: datetime
 
 

@@ -1,7 +1,8 @@
 """What the node knows of its sandboxes, on disk: one append-only file a sandbox, one JSON object a line.
 
 The last line that parses is the record. Appending cannot damage what was written before, so a death in the middle of it
-leaves the state before. Holds the secrets that prove us to the sandboxes: root's, mode 0700. Decides nothing.
+leaves the state before. Holds the secrets that prove us to the sandboxes: root's, mode 0700. Never holds a sandbox's
+environment, which may be full of secrets: who runs a command sends it along. Decides nothing.
 """
 
 import json
@@ -21,6 +22,7 @@ from skerry.model.sandbox import Observed, SandboxSpec
 
 _RANGES = 24_000  # ranges of 65,536 user ids, from 0x1000_0000 to 0x6dc0_0000
 _FIRST_RANGE = 4096
+_ENVIRONMENT = b'"env": {"'  # one that is not empty
 
 
 class Stage(StrEnum):
@@ -108,9 +110,19 @@ class Records:
             record = _last(path) if is_id(path.stem, "sbx") else None
             if record is None or record.id != path.stem:
                 path.unlink()
-            else:
-                found.append(record)
+                continue
+            if _ENVIRONMENT in path.read_bytes():
+                self._write_anew(record)
+            found.append(record)
         return found
+
+    def _write_anew(self, record: Record) -> None:
+        """Only the last state, without the environment that earlier versions wrote down."""
+        fresh = self._path(record.id).with_suffix(".new")
+        fresh.touch(mode=0o600)
+        fresh.write_bytes(json.dumps(_to(record)).encode() + b"\n")
+        fresh.replace(self._path(record.id))
+        self._unsynced.add(record.id)
 
     def _path(self, sandbox_id: SandboxId) -> Path:
         return self._directory / f"{sandbox_id}.jsonl"
@@ -143,7 +155,7 @@ def _last(path: Path) -> Record | None:
 
 def _to(record: Record) -> Json:
     return {
-        "spec": spec_to(record.spec),
+        "spec": {**spec_to(record.spec), "env": {}},
         "stage": record.stage,
         "runtime": record.runtime,
         "template_digest": record.template_digest,
@@ -159,7 +171,7 @@ def _to(record: Record) -> Json:
 def _from(told: Mapping[str, Any]) -> Record:
     cause = told["cause"]
     return Record(
-        spec=spec_from(told["spec"]),
+        spec=replace(spec_from(told["spec"]), env={}),
         stage=Stage(told["stage"]),
         runtime=told["runtime"],
         template_digest=told["template_digest"],

@@ -21,6 +21,8 @@ from skerry.wire.sandboxes import Env
 
 
 def _known(given: object) -> int:
+    if isinstance(given, float) and given.is_integer():
+        given = int(given)  # JSON knows one kind of number
     if isinstance(given, bool) or not isinstance(given, int | str):
         raise ValueError("a signal is a number or a name")  # noqa: TRY004 - what the framework understands
     try:
@@ -47,10 +49,10 @@ class RunCommand(Request):
     argv: list[Argument] | None = Field(None, min_length=1, max_length=4096)
     timeout_seconds: int | None = Field(None, ge=1)
     working_directory: str | None = Field(None, min_length=1, max_length=4096, pattern=r"^/[^\x00]*$")
-    env: Env | None = None
+    env: Env | None = Field(None, repr=False)
     user: str | None = Field(None, min_length=1, max_length=256)
     # Text given to the command's standard input, which then ends. Left out: end of file at once.
-    stdin: str | None = Field(None, max_length=16_777_216)
+    stdin: str | None = Field(None, max_length=16_777_216, repr=False)
     # Leave standard input open, for `POST /v1/commands/{id}/stdin` and the command's WebSocket. Needs `async`.
     stdin_stream: bool = False
     # What to keep of an output larger than the server keeps: its beginning, or its end.

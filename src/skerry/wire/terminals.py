@@ -34,7 +34,7 @@ class OpenTerminal(Request):
     cols: Cells = 0
     rows: Cells = 0
     working_directory: str | None = Field(None, min_length=1, max_length=4096, pattern=r"^/[^\x00]*$")
-    env: Env | None = None
+    env: Env | None = Field(None, repr=False)
     user: str | None = Field(None, min_length=1, max_length=256)
     name: Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$")] | None = None
 
@@ -88,7 +88,7 @@ class TerminalView(Answer):
 class TicketView(Answer):
     """Opens the terminal's WebSocket once, until `expires_at`: send it as a subprotocol, `skerry.ticket.` before it."""
 
-    ticket: str
+    ticket: str = Field(repr=False)
     expires_at: datetime
 
 

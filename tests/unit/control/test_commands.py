@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from skerry.control import commands, reconcile, sandboxes, terminals
+from skerry.control import commands, following, reconcile, sandboxes, terminals
 from skerry.control.commands import NewCommand
 from skerry.control.outputs import INLINE_CAP, Capture
 from skerry.control.sandboxes import NewSandbox
@@ -140,7 +140,7 @@ async def test_a_terminal_waits_for_its_node_from_when_it_went(world: World, san
     wanted = terminals.NewTerminal(argv=("cat",))
     terminal = await terminals.open_terminal(world.deps, world.account.id, sandbox_id, wanted)
     guest = world.provider.guest(terminal.sandbox_id)
-    events = commands.follow(world.deps, terminal)
+    events = following.follow(world.deps, terminal)
     await guest.write_stdin(terminal.id, b"one")
     assert await anext(events) == Output(1, 0, b"one")
     world.clock.advance(7200)
