@@ -60,6 +60,10 @@ class BenchServer:
         """Proportional set size of API and node together."""
         return sum(_pss_kib(pid) for pid in _children(self.supervisor)) / 1024
 
+    def server_cpu_s(self) -> float:
+        """Processor time that API and node have used, in their own code and in the kernel for them."""
+        return sum(_cpu_ticks(pid) for pid in _children(self.supervisor)) / os.sysconf("SC_CLK_TCK")
+
 
 @contextmanager
 def bench_server(runtime: str) -> Iterator[BenchServer]:
@@ -125,6 +129,11 @@ def _wait_ready(server: BenchServer, process: subprocess.Popen[bytes], log: Path
 def _children(pid: int) -> list[int]:
     text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     return [int(child) for child in text.split()]
+
+
+def _cpu_ticks(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])  # utime, stime
 
 
 def _pss_kib(pid: int) -> float:

@@ -10,8 +10,7 @@ from sqlalchemy import Connection, Table, bindparam, delete, insert, select, upd
 from skerry.model.env import Env
 from skerry.model.errors import Unavailable
 from skerry.store.box import Box, make_keys, read_keys
-from skerry.store.prepared import driver
-from skerry.store.tables import requests, sandboxes, sealing_keys
+from skerry.store.tables import requests, sandboxes, sealing_keys, shells
 
 NOTHING = "{}"  # an environment without variables: no secret, and most sandboxes have none
 
@@ -30,8 +29,9 @@ class Sealed:
 
 SANDBOX_ENV = Sealed(sandboxes, "env", ("id",))
 FINGERPRINT = Sealed(requests, "fingerprint", ("account_id", "key"))
+SHELL_STATE = Sealed(shells, "state", ("id",))
 # Another secret in the database is one more line here, and is then sealed anew with each new key.
-SEALED = (SANDBOX_ENV, FINGERPRINT)
+SEALED = (SANDBOX_ENV, FINGERPRINT, SHELL_STATE)
 
 
 def seal_env(box: Box, env: Mapping[str, str], column: Sealed, *row: str) -> str:
@@ -74,8 +74,6 @@ def prepare(connection: Connection, path: Path, now_us: int) -> Box:
     if needed != {box.current}:
         connection.execute(delete(sealing_keys))
         connection.execute(insert(sealing_keys), {"id": box.current, "created_at_us": now_us})
-    # What is replaced is overwritten in the file, not only let go of.
-    driver(connection).execute("PRAGMA secure_delete=ON").fetchall()
     for column in SEALED:
         _seal_anew(connection, box, column)
     return box

@@ -216,6 +216,8 @@ def _engine(path: Path, *, writes: bool, waits: bool = True) -> Engine:
         connection.execute(f"PRAGMA busy_timeout={_PATIENCE_MS if waits else 0}")
         if not waits:
             connection.execute("PRAGMA wal_autocheckpoint=0")
+        elif writes:  # what migrations and sealing replace is overwritten in the file, not only let go of
+            connection.execute("PRAGMA secure_delete=ON")
         if not writes:
             connection.execute("PRAGMA query_only=ON")
 
