@@ -38,10 +38,11 @@ def serve(config: Config) -> int:
     if os.geteuid() != 0:
         raise Refused("The server makes sandboxes, mounts and networks: run it as root (sudo skerry serve).")
     logs.configure(config.log_level)
+    find_programs()
     prepare(config)
     lock = _lock(config)
+    _make_key(config)  # before the address is told: whoever waits for that reads the key next
     listener = _listen(config)
-    _make_key(config)
     instance.trouble_file(config).unlink(missing_ok=True)
     instance.revision_file(config).write_text(instance.installed_revision(config))
     env = {**os.environ, **environment(config), "SKERRY_SUPERVISOR": str(os.getpid())}
@@ -59,6 +60,13 @@ def serve(config: Config) -> int:
         instance.url_file(config).unlink(missing_ok=True)
         os.close(lock)
     return 0
+
+
+def find_programs() -> None:
+    """Have the administrator's programs in PATH: `su` without a dash gives root the path of a user."""
+    path = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    missing = [where for where in ("/usr/sbin", "/sbin") if where not in path]
+    os.environ["PATH"] = os.pathsep.join([*path, *missing])
 
 
 def environment(config: Config) -> dict[str, str]:
@@ -132,9 +140,12 @@ def _make_key(config: Config) -> None:
     path = instance.key_file(config)
     if path.exists():
         return
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    unfinished = path.with_name(path.name + ".new")
+    unfinished.unlink(missing_ok=True)
+    handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "w") as file:
         file.write(new_secret() + "\n")
+    unfinished.rename(path)  # whole or not at all
 
 
 def _run_node() -> int:
@@ -230,6 +241,7 @@ async def probes(config: Config) -> list[Probe]:
     from skerry.node.network import Network
     from skerry.node.runtimes import RUNTIMES
 
+    find_programs()
     found = [_sbxd_probe(config), *(_program_probe(name, package) for name, package in _PROGRAMS.items())]
     for name, make in RUNTIMES.items():
         required = name == config.runtime
