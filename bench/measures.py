@@ -1,8 +1,18 @@
 """The measurements, one function each: given a running server, they return rows. Order and choice are `__main__`'s."""
 
+import base64
+import io
+import os
+import subprocess
+import sys
+import tarfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx2
 
 from bench import floors
 from bench.rows import Row, row
@@ -43,6 +53,25 @@ def command(server: BenchServer) -> Iterator[Row]:
     yield row("GET sandbox, client call", server.runtime, beat, "ms")
 
 
+def get_rate(server: BenchServer) -> Iterator[Row]:
+    """`GET /v1/sandboxes/{id}` as fast as one API process answers, and the processor time that each answer takes it.
+
+    The client shares the cores with it. The time is what a busy machine does not change.
+    """
+    rates: list[float] = []
+    times: list[float] = []
+    with server.client() as client, client.create(TEMPLATE, env={"TOKEN": "x" * 40}) as sandbox:
+        where = urlsplit(server.url)
+        asked = [str(where.hostname), str(where.port), f"/v1/sandboxes/{sandbox.id}", server.key, "16", "3"]
+        for _ in range(5):
+            before = server.server_cpu_s()
+            answers = int(subprocess.check_output([sys.executable, "-m", "bench.load", *asked]))
+            rates.append(answers / 3)
+            times.append((server.server_cpu_s() - before) * 1000 / answers)
+    yield row("GET sandbox, one process", server.runtime, rates, "/s", at_least=2000)
+    yield row("GET sandbox, processor time", server.runtime, times, "ms", at_most=0.5)
+
+
 def transfer(server: BenchServer) -> Iterator[Row]:
     """A 100 MB file up and down, beside one plain TCP stream over the loopback."""
     limit = {"crun": 400.0, "runc": 400.0, "runsc": 150.0}[server.runtime]
@@ -57,6 +86,39 @@ def transfer(server: BenchServer) -> Iterator[Row]:
             down.append(SIZE / MIB / _seconds(lambda: _read(sandbox, "big")))
     yield row("100 MB file up", server.runtime, up, "MB/s", floor=plain, at_least=limit)
     yield row("100 MB file down", server.runtime, down, "MB/s", floor=plain, at_least=limit)
+
+
+def many_files(server: BenchServer) -> Iterator[Row]:
+    """500 files of 4 KB in one call: as a tar stream, and as JSON, which the server makes a tar stream of."""
+    contents = {f"d{number % 10}/{number}": os.urandom(4096) for number in range(500)}
+    tree = _tar(contents)
+    files = [{"path": path, "content_base64": base64.b64encode(data).decode()} for path, data in contents.items()]
+    with server.client() as client, client.create(TEMPLATE) as sandbox, _speaking(server, sandbox) as http:
+        as_tar = [_ms(lambda: _put(http, "files/tar", 500, content=tree)) for _ in range(15)]
+        as_json = [_ms(lambda: _put(http, "files/batch", 500, json={"files": files})) for _ in range(15)]
+    yield row("500 × 4 KB in one call (tar)", server.runtime, as_tar, "ms", at_most=150)
+    yield row("500 × 4 KB in one call (JSON)", server.runtime, as_json, "ms", at_most=150)
+
+
+def _tar(contents: dict[str, bytes]) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for path, data in contents.items():
+            info = tarfile.TarInfo(path)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return stream.getvalue()
+
+
+def _speaking(server: BenchServer, sandbox: Sandbox) -> httpx2.Client:
+    url = (server.config.run_dir / "api.url").read_text().strip()
+    key = (server.config.home / "key").read_text().strip()
+    return httpx2.Client(base_url=f"{url}/v1/sandboxes/{sandbox.id}/", headers={"X-API-Key": key}, timeout=60)
+
+
+def _put(http: httpx2.Client, route: str, count: int, **body: Any) -> None:
+    answer = http.put(route, **body)
+    assert answer.status_code == 200 and answer.json()["count"] == count, answer.text
 
 
 def memory(server: BenchServer) -> Iterator[Row]:
@@ -118,6 +180,8 @@ def _seconds(call: Callable[[], object]) -> float:
 MEASURES: dict[str, Callable[[BenchServer], Iterator[Row]]] = {
     "cold_create": cold_create,
     "command": command,
+    "get_rate": get_rate,
     "transfer": transfer,
+    "many_files": many_files,
     "memory": memory,
 }

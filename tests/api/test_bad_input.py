@@ -48,7 +48,7 @@ def sandbox(http: httpx2.Client) -> str:
         ({"env": {"A": "x\0"}}, "invalid", "env.A"),
         ({"env": {"A": 1}}, "invalid", "env.A"),
         ({"colour": "red"}, "unknown_field", "colour"),
-        ({"startup_command": "x"}, "invalid", "startup_command"),
+        ({"startup_command": "x\0"}, "invalid", "startup_command"),
         ({"snapshot_id": "snap_1"}, "invalid", "snapshot_id"),
         ({"restore_from": "sbx_1"}, "invalid", "restore_from"),
         ({"capabilities": ["browser"]}, "invalid", "capabilities"),
@@ -238,7 +238,7 @@ def test_a_misspelled_parameter_is_refused(http: httpx2.Client) -> None:
         ("before=sbx_none", "before"),
         (f"before={SANDBOX}", "before"),
         ("status=busy", "status"),
-        ("metadata=x", "metadata"),
+        ("metadata==x", "metadata"),
     ],
 )
 def test_a_wrong_filter_is_refused(http: httpx2.Client, query: str, field: str) -> None:

@@ -1,137 +1,105 @@
-"""The script `./skerry`: its pieces on their own, and what it says when it cannot go on. Installs nothing."""
+"""The script `skerry` of the clone: its functions, run by bash; no package is installed and no server started."""
 
 import os
 import signal
 import subprocess
 import time
-import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = (ROOT / "skerry").read_text()
-PIECES = SCRIPT[: SCRIPT.index("\ncase ${1:-} in")].replace("$(dirname", f"{ROOT} #$(dirname")
-ADMIN = os.environ["PATH"]
+SCRIPT = Path(__file__).resolve().parents[2] / "skerry"
+# All of the script but what it does with its arguments.
+FUNCTIONS = SCRIPT.read_text().rpartition("\ncase ${1:-} in")[0].replace('$(readlink -f -- "$0")', str(SCRIPT))
 
 
-def bash(snippet: str, home: Path, **environ: str) -> subprocess.Popen[str]:
-    """Everything that the script defines, then `snippet`, with a log under `home`."""
-    (home / "log").mkdir(exist_ok=True)
-    text = f'{PIECES}\nSTATE={home}; LOG={home}/log/install.log; VENV={home}/venv; : >"$LOG"\n{snippet}\n'
-    env = {"PATH": ADMIN, "HOME": str(home), **environ}
-    return subprocess.Popen(["bash", "-c", text], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
-
-
-def run(snippet: str, home: Path, **environ: str) -> tuple[int, str, str]:
-    process = bash(snippet, home, **environ)
-    out, err = process.communicate(timeout=60)
-    return process.returncode, out, err
-
-
-@pytest.mark.parametrize(
-    ("said", "advice"),
-    [
-        ("E: Could not get lock /var/lib/dpkg/lock-frontend", "another package manager is at work"),
-        ("Temporary failure resolving 'deb.debian.org'", "the network, or a mirror, cannot be reached"),
-        ("<pip>: Failed to establish a new connection: [Errno 101] Network is unreachable", "the network, or a mirror"),
-        ("[SSL: CERTIFICATE_VERIFY_FAILED]\\nERROR: No matching distribution found for x", "certificate of a server"),
-        ("E: Unable to locate package runsc", "mirrors in apt's sources"),
-        ("ERROR: No matching distribution found for uvloop==0.23.0", "has not what pyproject.toml pins"),
-        ("cc1: No space left on device", "the disk is full"),
-        ("something nobody has seen", "Running this again goes on where it stopped"),
-    ],
-)
-def test_a_step_that_fails_says_why_and_what_to_do(said: str, advice: str, tmp_path: Path) -> None:
-    code, _, told = run(f"""broken() {{ printf '%b\\n' "{said}"; return 100; }}; step "do it" broken""", tmp_path)
-    assert code == 1
-    assert "'do it' failed" in told and advice in told
-    assert said.split("\\n")[0] in told, "the words of the program itself"
-    assert "unexpected failure" not in told
-
-
-def test_a_step_stops_at_its_first_failure(tmp_path: Path) -> None:
-    code, _, told = run("""broken() { false; echo went on; }; step "do it" broken""", tmp_path)
-    assert code == 1 and "went on" not in told
-
-
-def test_an_interrupted_step_is_waited_for_by_the_next_run(tmp_path: Path) -> None:
-    process = bash(
-        f'slow() {{ touch {tmp_path}/begun; sleep 1; touch {tmp_path}/ended; }}; step "do it" slow', tmp_path
+def bash(home: Path, code: str, **environ: str) -> subprocess.Popen[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SKERRY_")}
+    return subprocess.Popen(
+        ["bash", "-c", f"{FUNCTIONS}\nLOG=$STATE/install.log\n{code}"],
+        env={**kept, "SKERRY_HOME": str(home), **environ},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=home,
     )
-    _until(tmp_path / "begun")
-    process.send_signal(signal.SIGTERM)  # SIGINT is ignored where tests run in the background
-    _, told = process.communicate(timeout=20)
-    assert process.returncode == 1 and 'The step "do it" goes on by itself' in told
-    _until(tmp_path / "ended")
 
 
-def _until(path: Path) -> None:
-    deadline = time.monotonic() + 20
-    while not path.exists():
-        assert time.monotonic() < deadline, f"no {path}"
-        time.sleep(0.02)
+def wait_for(path: Path) -> str:
+    deadline = time.monotonic() + 15
+    while not (path.exists() and path.read_text().endswith("\n")):
+        assert time.monotonic() < deadline, f"{path} does not appear"
+        time.sleep(0.01)
+    return path.read_text().strip()
 
 
-def test_what_is_installed_is_readable_whatever_root_s_umask(tmp_path: Path) -> None:
-    done = subprocess.run(["bash", "-c", f"umask 077\n{PIECES}\numask"], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "0022"
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
-def test_the_administrator_s_programs_are_found_without_sbin_in_the_path(tmp_path: Path) -> None:
-    _, path, _ = run('echo "$PATH"', tmp_path, PATH="/usr/bin:/bin")
-    assert path.strip().split(":")[-2:] == ["/usr/sbin", "/sbin"]
+@pytest.fixture
+def working(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """The script in the middle of a step whose child waits, too."""
+    work = "work() { sleep 60 & echo $! >child.new; mv child.new child; wait; }"
+    process = bash(tmp_path, f"{work}\nstep 'work for long' work")
+    wait_for(tmp_path / "child")
+    yield process
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_ends_the_step_with_all_its_processes(
+    working: subprocess.Popen[str], tmp_path: Path, number: int, code: int
+) -> None:
+    child = int((tmp_path / "child").read_text())
+    working.send_signal(number)
+    _, err = working.communicate(timeout=15)
+    assert working.returncode == code
+    assert err == "skerry: interrupted. Running this again goes on where it stopped.\n"
+    deadline = time.monotonic() + 5
+    while alive(child):
+        assert time.monotonic() < deadline, "a process of the step goes on"
+        time.sleep(0.01)
+
+
+def test_an_interrupt_lets_the_package_manager_end_what_it_has_begun(tmp_path: Path) -> None:
+    work = "install_packages() { echo >begun; until [ -e go ]; do sleep 0.02; done; echo >ended; }"
+    process = bash(tmp_path, f"{work}\nstep 'install packages' install_packages")
+    wait_for(tmp_path / "begun")
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    assert "waiting for the package manager" in process.stderr.readline()
+    (tmp_path / "go").touch()
+    process.communicate(timeout=15)
+    assert process.returncode == 130
+    assert (tmp_path / "ended").exists()
 
 
 @pytest.mark.parametrize(
-    ("said", "enough"),
+    ("content", "environ", "user"),
     [
-        ("runsc version release-20240729.0", True),
-        ("runsc version release-20250101.1", True),
-        ("runsc version 20231009", False),
-        ("runsc version release-20220905.0", False),
+        ("", {}, "skerry"),
+        ("user = 'other'", {}, "other"),
+        ("user = 'other'", {"SKERRY_USER": "third"}, "third"),
+        ("user = [", {}, "skerry"),
+        (None, {}, "skerry"),
     ],
+    ids=["default", "file", "environment", "broken file", "no file"],
 )
-def test_a_runsc_that_is_too_old_is_replaced(said: str, enough: bool, tmp_path: Path) -> None:
-    program = tmp_path / "bin" / "runsc"
-    program.parent.mkdir()
-    program.write_text(f"#!/bin/sh\necho '{said}'\n")
-    program.chmod(0o755)
-    code, _, _ = run("runsc_is_new_enough || exit 3", tmp_path, PATH=f"{program.parent}:{ADMIN}")
-    assert code == (0 if enough else 3)
+def test_the_user_that_is_made_is_the_one_that_the_settings_name(
+    tmp_path: Path, content: str | None, environ: dict[str, str], user: str
+) -> None:
+    if content is not None:
+        (tmp_path / "config.toml").write_text(content)
+    out, err = bash(tmp_path, "api_user", **environ).communicate(timeout=15)
+    assert (out, err) == (f"{user}\n", "")
 
 
-def test_a_package_that_was_unpacked_half_way_is_no_runsc(tmp_path: Path) -> None:
-    empty = tmp_path / "bin"
-    empty.mkdir()
-    (empty / "dpkg-query").write_text("#!/bin/sh\necho 0.0~20240729.0-4\n")  # dpkg knows a version all the same
-    (empty / "dpkg-query").chmod(0o755)
-    # After the script's own start nothing is in PATH but this.
-    code, _, _ = run(f"PATH={empty}; runsc_is_new_enough || exit 3", tmp_path)
-    assert code == 3
-
-
-def test_a_virtual_environment_made_half_way_is_made_anew(tmp_path: Path) -> None:
-    half = 'mkdir -p "$VENV/bin"; ln -s /usr/bin/python3 "$VENV/bin/python"; '
-    assert run(f"{half} venv_stands || exit 3", tmp_path)[0] == 3
-    whole = 'touch "$VENV/.skerry-venv"; '
-    (tmp_path / "pip.py").touch()
-    assert run(f"{whole} export PYTHONPATH={tmp_path}; venv_stands || exit 3", tmp_path)[0] == 0
-
-
-def test_the_list_of_requirements_is_what_the_project_pins(tmp_path: Path) -> None:
-    link = 'mkdir -p "$VENV/bin"; ln -s /usr/bin/python3 "$VENV/bin/python"; '
-    code, out, told = run(f"{link} requirements server", tmp_path)
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    wanted = [*project["build-system"]["requires"], *project["project"]["dependencies"]]
-    assert code == 0, told
-    assert out.split("\n")[:-1] == [*wanted, *project["project"]["optional-dependencies"]["server"]]
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="gives root up")
-@pytest.mark.parametrize("command", ["up", "serve", "doctor", "test"])
-def test_without_root_it_says_so_before_anything_else(command: str) -> None:
-    argv = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "bash", "-c", SCRIPT, "./skerry", command]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=20)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("skerry: this needs root.") and "sudo" in done.stderr
+def test_a_relative_home_is_the_same_for_the_server(tmp_path: Path) -> None:
+    out, _ = bash(tmp_path, 'echo "$STATE"', SKERRY_HOME="here").communicate(timeout=15)
+    assert out == f"{tmp_path}/here\n"

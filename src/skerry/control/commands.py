@@ -2,15 +2,26 @@
 
 import asyncio
 import shlex
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from functools import partial
 
-from skerry.control import endings, sandboxes
+from skerry.control import endings, repeats, sandboxes
 from skerry.control.deps import Deps
 from skerry.control.outputs import Capture, Captured
 from skerry.control.streams import closing
-from skerry.model.command import Command, CommandCause, CommandEvent, CommandStatus, ExecSpec, Exit, Lost, Output
+from skerry.model.command import (
+    Command,
+    CommandCause,
+    CommandEvent,
+    CommandKind,
+    CommandStatus,
+    ExecSpec,
+    Exit,
+    Lost,
+    Output,
+)
 from skerry.model.errors import (
     DeadlineExceeded,
     GuestError,
@@ -22,6 +33,8 @@ from skerry.model.errors import (
     Unavailable,
 )
 from skerry.model.ids import AccountId, CommandId, is_id, new_command_id
+from skerry.model.lifecycle import State
+from skerry.model.request import Once
 from skerry.model.sandbox import Sandbox
 
 WORKSPACE = "/workspace"
@@ -35,15 +48,29 @@ _START_PATIENCE_S = 10
 
 @dataclass(frozen=True, slots=True)
 class NewCommand:
-    """Exactly one of `argv` and `shell`. `stdin`: given to the command, then end of file; None: end of file at once."""
+    """Exactly one of `argv` and `shell`. `stdin`: given to the command, then end of file; None: end of file at once.
+
+    `shown` is what the record tells as the command, where it is not what is run. `timeout_s`: None is the sandbox's.
+    """
 
     argv: tuple[str, ...] = ()
     shell: str | None = None
     timeout_s: int | None = None
     cwd: str | None = None
-    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     user: str | None = None
-    stdin: bytes | None = None
+    stdin: bytes | None = field(default=None, repr=False)
+    shown: str | None = None
+    kind: CommandKind = CommandKind.COMMAND
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A command as it will be recorded, and what is run for it."""
+
+    command: Command
+    spec: ExecSpec
+    stdin: bytes | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +89,10 @@ class Started:
     watching: asyncio.Task[Result]
 
 
-async def start(deps: Deps, account_id: AccountId, sandbox_id: str, wanted: NewCommand) -> Started:
-    """Record a command and start it. Nobody has to stay for it to go on.
+async def start(
+    deps: Deps, account_id: AccountId, sandbox_id: str, wanted: NewCommand, once: Once | None = None
+) -> Started:
+    """Record a command and start it. Nobody has to stay for it to go on. `once` says which calls are the same.
 
     A command that cannot be started (no such program, …) is no error here: it is `failed`, cause `not_started`.
 
@@ -72,26 +101,87 @@ async def start(deps: Deps, account_id: AccountId, sandbox_id: str, wanted: NewC
         Invalid: The deadline is longer than allowed.
         Unavailable: The node stays away; whether the command runs is found out and recorded later.
     """
+    if once is None:
+        started = await _start(deps, account_id, sandbox_id, wanted, None)
+        assert started is not None
+        return started
+    return await repeats.shared(
+        deps, account_id, once, partial(_start_once, deps, account_id, sandbox_id, wanted, once)
+    )
+
+
+async def _start_once(deps: Deps, account_id: AccountId, sandbox_id: str, wanted: NewCommand, once: Once) -> Started:
+    while True:
+        made = await deps.store.find_request(account_id, once)
+        if made is not None:
+            command = await deps.store.get_command(CommandId(made))
+            if command.exit is None or command.exit.cause is not CommandCause.NOT_STARTED:
+                return await _take_up(deps, command, wanted)
+        started = await _start(deps, account_id, sandbox_id, wanted, replace(once, instead_of=made))
+        if started is not None:
+            return started
+
+
+async def _start(
+    deps: Deps, account_id: AccountId, sandbox_id: str, wanted: NewCommand, once: Once | None
+) -> Started | None:
+    """None: another process has started a command for this request meanwhile."""
     sandbox = await sandboxes.get_running(deps, account_id, sandbox_id)
-    command, spec = _decide(deps, sandbox, wanted)
+    decided = decide(deps, sandbox, wanted)
+
+    async def record(command: Command) -> bool:
+        return await deps.store.add_command(command, once) == command.id
+
+    return await begin(deps, decided, record)
+
+
+async def begin(deps: Deps, decided: Decided, record: Callable[[Command], Awaitable[bool]]) -> Started | None:
+    """Record a command with `record` and start it, unless that says that something else stands in its place (None).
+
+    Raises:
+        Unavailable: As for `start`.
+    """
+    command = decided.command
     deps.following.add(command.id)
     try:
-        await deps.store.add_command(command)
+        recorded = await record(command)
     except BaseException:
         deps.following.discard(command.id)
         raise
+    if not recorded:
+        deps.following.discard(command.id)
+        return None
+    return await _driven(deps, decided)
+
+
+async def _driven(deps: Deps, decided: Decided) -> Started:
     started: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
-    watching = deps.tasks.spawn(_drive(deps, command, spec, wanted.stdin, started), name=f"run {command.id}")
+    watching = deps.tasks.spawn(_drive(deps, decided, started), name=f"run {decided.command.id}")
     return Started(await asyncio.shield(started), watching)
 
 
-async def run(deps: Deps, account_id: AccountId, sandbox_id: str, wanted: NewCommand) -> Result:
+async def _take_up(deps: Deps, command: Command, wanted: NewCommand) -> Started:
+    """A command that an equal request made earlier. Where a crash came before its start, it is started now."""
+    if command.status is not CommandStatus.RUNNING:
+        found = look_up(deps, command.account_id, command.id)
+        return Started(command, deps.tasks.spawn(found, name=f"look up {command.id}"))
+    if command.id not in deps.following and command.id not in await deps.provider.command_exits([command.id]):
+        sandbox = await deps.store.get_sandbox(command.sandbox_id)
+        if sandbox.state is State.RUNNING:
+            deps.following.add(command.id)
+            return await _driven(deps, Decided(command, spec_of(sandbox, command, wanted), wanted.stdin))
+    return Started(command, deps.tasks.spawn(_watch(deps, command), name=f"watch {command.id}"))
+
+
+async def run(
+    deps: Deps, account_id: AccountId, sandbox_id: str, wanted: NewCommand, once: Once | None = None
+) -> Result:
     """Start a command and wait for its end. A caller that leaves ends the waiting, not the command.
 
     Raises:
         As `start`.
     """
-    started = await start(deps, account_id, sandbox_id, wanted)
+    started = await start(deps, account_id, sandbox_id, wanted, once)
     return await asyncio.shield(started.watching)
 
 
@@ -167,8 +257,13 @@ async def _watch_adopted(deps: Deps, command: Command) -> Result:
         deps.following.discard(command.id)
 
 
-def _decide(deps: Deps, sandbox: Sandbox, wanted: NewCommand) -> tuple[Command, ExecSpec]:
-    timeout_s = wanted.timeout_s or sandbox.timeout_s
+def decide(deps: Deps, sandbox: Sandbox, wanted: NewCommand) -> Decided:
+    """What is recorded and run for `wanted`. A startup has no deadline.
+
+    Raises:
+        Invalid: The deadline is longer than allowed.
+    """
+    timeout_s = 0 if wanted.kind is CommandKind.STARTUP else wanted.timeout_s or sandbox.timeout_s
     most = deps.config.max_command_timeout_s
     if timeout_s > most:
         raise Invalid(f"'timeout_seconds' is {timeout_s}; this server allows {most} at most.", field="timeout_seconds")
@@ -176,32 +271,35 @@ def _decide(deps: Deps, sandbox: Sandbox, wanted: NewCommand) -> tuple[Command, 
         id=new_command_id(),
         sandbox_id=sandbox.id,
         account_id=sandbox.account_id,
-        command=wanted.shell if wanted.shell is not None else shlex.join(wanted.argv),
+        command=wanted.shown or (wanted.shell if wanted.shell is not None else shlex.join(wanted.argv)),
         status=CommandStatus.RUNNING,
         working_directory=wanted.cwd or WORKSPACE,
         timeout_s=timeout_s,
         started_at=deps.clock.now(),
+        kind=wanted.kind,
     )
-    spec = ExecSpec(
+    return Decided(command, spec_of(sandbox, command, wanted), wanted.stdin)
+
+
+def spec_of(sandbox: Sandbox, command: Command, wanted: NewCommand) -> ExecSpec:
+    return ExecSpec(
         id=command.id,
         argv=wanted.argv,
         shell=wanted.shell,
         cwd=wanted.cwd,
-        # All of it with each command: right also where sbxd was configured before the sandbox's env changed.
+        # All of it with each command: it may have changed, and only the record keeps it, sealed.
         env={**sandboxes.BASE_ENV, **sandbox.env, **wanted.env},
         user=wanted.user,
         stdin=wanted.stdin is not None,
-        timeout_s=timeout_s,
+        timeout_s=command.timeout_s or None,
     )
-    return command, spec
 
 
-async def _drive(
-    deps: Deps, command: Command, spec: ExecSpec, stdin: bytes | None, started: asyncio.Future[Command]
-) -> Result:
+async def _drive(deps: Deps, decided: Decided, started: asyncio.Future[Command]) -> Result:
     """Start a recorded command, tell `started`, and watch it to its end."""
+    command, stdin = decided.command, decided.stdin
     try:
-        refused = await _exec(deps, command, spec)
+        refused = await _exec(deps, command, decided.spec)
         if refused is not None:
             started.set_result(refused)
             return Result(refused, Captured())
@@ -257,7 +355,7 @@ async def follow(deps: Deps, command: Command, offset: int = 0) -> AsyncIterator
     Raises:
         Unavailable: The node stayed away, or does not know the command any more.
     """
-    patience = command.started_at + timedelta(seconds=command.timeout_s + _PATIENCE_S)
+    patience = _patience(command)
     while True:
         try:
             async with closing(deps.provider.output(command.sandbox_id, command.id, offset)) as events:
@@ -287,6 +385,13 @@ async def follow(deps: Deps, command: Command, offset: int = 0) -> AsyncIterator
         if now > patience:
             raise Unavailable(f"The node has not answered for command '{command.id}'. Look it up again later.")
         await deps.clock.sleep_until(now + timedelta(seconds=_RETRY_S))
+
+
+def _patience(command: Command) -> datetime:
+    """Until when a follower waits for a node that is away."""
+    if not command.timeout_s:
+        return datetime.max.replace(tzinfo=UTC)  # it may run for ever
+    return command.started_at + timedelta(seconds=command.timeout_s + _PATIENCE_S)
 
 
 async def _watch(deps: Deps, command: Command) -> Result:

@@ -17,6 +17,13 @@ class CommandStatus(StrEnum):
     TIMEOUT = "timeout"
 
 
+class CommandKind(StrEnum):
+    """What a command is run for. A sandbox is `active` while one of kind `command` runs: a startup is no activity."""
+
+    COMMAND = "command"
+    STARTUP = "startup"
+
+
 class CommandCause(StrEnum):
     """Why a command is `failed`."""
 
@@ -43,7 +50,7 @@ class ExecSpec:
     argv: tuple[str, ...] = ()
     shell: str | None = None
     cwd: str | None = None  # None: /workspace, or / where that cannot be entered
-    env: Mapping[str, str] = field(default_factory=dict[str, str])  # laid over the sandbox's own
+    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)  # laid over the sandbox's own
     user: str | None = None
     stdin: bool = False
     tty: TerminalSize | None = None
@@ -100,7 +107,8 @@ class Command:
     command: str  # as given; argv joined for display
     status: CommandStatus
     working_directory: str
-    timeout_s: int
+    timeout_s: int  # 0: no deadline
     started_at: datetime
     completed_at: datetime | None = None
     exit: Exit | None = None
+    kind: CommandKind = CommandKind.COMMAND

@@ -7,10 +7,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from skerry.model.account import Account, ApiKey
-from skerry.model.command import Command, CommandCause, CommandStatus, Exit
+from skerry.model.command import Command, CommandCause, CommandKind, CommandStatus, Exit
 from skerry.model.ids import AccountId, CommandId, KeyId, ProjectId, SandboxId
 from skerry.model.lifecycle import Cause, State
 from skerry.model.sandbox import Limits, NetworkMode, Sandbox
+from skerry.store.box import Box
+from skerry.store.sealing import SANDBOX_ENV, open_env, seal_env
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _US = timedelta(microseconds=1)
@@ -49,16 +51,17 @@ def key_row(key: ApiKey) -> dict[str, Any]:
         "secret_hash": key.secret_hash,
         "created_at_us": to_us(key.created_at),
         "last_used_at_us": None if key.last_used_at is None else to_us(key.last_used_at),
+        "hint": key.hint or None,
     }
 
 
 def key_of(row: Columns) -> ApiKey:
-    (id_, account, name, secret_hash, created, used) = row
+    (id_, account, name, secret_hash, created, used, hint) = row
     used_at = None if used is None else from_us(used)
-    return ApiKey(KeyId(id_), AccountId(account), name, bytes(secret_hash), from_us(created), used_at)
+    return ApiKey(KeyId(id_), AccountId(account), name, bytes(secret_hash), from_us(created), used_at, hint or "")
 
 
-def sandbox_row(sandbox: Sandbox) -> dict[str, Any]:
+def sandbox_row(sandbox: Sandbox, box: Box) -> dict[str, Any]:
     return {
         "id": sandbox.id,
         "account_id": sandbox.account_id,
@@ -72,7 +75,7 @@ def sandbox_row(sandbox: Sandbox) -> dict[str, Any]:
         "network_mode": sandbox.network_mode.value,
         "created_at_us": to_us(sandbox.created_at),
         "updated_at_us": to_us(sandbox.updated_at),
-        "env": json.dumps(dict(sandbox.env)),
+        "env": seal_env(box, sandbox.env, SANDBOX_ENV, sandbox.id),
         "metadata": json.dumps(dict(sandbox.metadata)),
         "capabilities": json.dumps(sandbox.capabilities),
         "model": None if sandbox.model is None else json.dumps(dict(sandbox.model)),
@@ -80,15 +83,16 @@ def sandbox_row(sandbox: Sandbox) -> dict[str, Any]:
         "template_digest": sandbox.template_digest,
         "cause": None if sandbox.cause is None else sandbox.cause.value,
         "detail": sandbox.detail,
+        "startup_command": sandbox.startup_command,
     }
 
 
-def sandbox_of(row: Columns) -> Sandbox:
+def sandbox_of(row: Columns, box: Box) -> Sandbox:
     # By position: access by name costs as much as the query on the path of every request.
     (_, id_, account, project, state, generation, name, template, limits, timeout_s, network, created, updated) = row[
         :13
     ]
-    (env, metadata, capabilities, model, runtime, digest, cause, detail) = row[13:21]
+    (env, metadata, capabilities, model, runtime, digest, cause, detail, startup) = row[13:22]
     return Sandbox(
         id=SandboxId(id_),
         account_id=AccountId(account),
@@ -102,7 +106,7 @@ def sandbox_of(row: Columns) -> Sandbox:
         network_mode=NetworkMode(network),
         created_at=from_us(created),
         updated_at=from_us(updated),
-        env=json.loads(env),
+        env=open_env(box, env, SANDBOX_ENV, id_),
         metadata=json.loads(metadata),
         capabilities=tuple(json.loads(capabilities)),
         model=None if model is None else json.loads(model),
@@ -110,10 +114,13 @@ def sandbox_of(row: Columns) -> Sandbox:
         template_digest=digest,
         cause=None if cause is None else Cause(cause),
         detail=detail,
+        startup_command=startup,
     )
 
 
-MOVE_COLUMNS = ("runtime", "template_digest", "cause", "detail")
+# None leaves each as it is.
+MOVE_COLUMNS = ("runtime", "template_digest", "cause", "detail", "env")
+CHANGE_COLUMNS = ("metadata", "env")
 EVENT_COLUMNS = ("sandbox_id", "generation", "event", "from_state", "to_state", "cause", "detail", "at_us")
 
 
@@ -126,6 +133,7 @@ COMMAND_COLUMNS = (
     "working_directory",
     "timeout_s",
     "started_at_us",
+    "kind",
 )
 
 
@@ -139,6 +147,7 @@ def command_row(command: Command) -> dict[str, Any]:
         "working_directory": command.working_directory,
         "timeout_s": command.timeout_s,
         "started_at_us": to_us(command.started_at),
+        "kind": command.kind.value,
     }
 
 
@@ -182,6 +191,7 @@ def command_of(row: Columns) -> Command:
         started_at=from_us(started),
         completed_at=None if completed is None else from_us(completed),
         exit=None if completed is None else _exit_of(row),
+        kind=CommandKind(row[17]),
     )
 
 

@@ -35,6 +35,7 @@ api_keys = Table(
     Column("secret_hash", LargeBinary, nullable=False),
     Column("created_at_us", BigInteger, nullable=False),
     Column("last_used_at_us", BigInteger),
+    Column("hint", String),  # the beginning of the secret
 )
 
 sandboxes = Table(
@@ -53,7 +54,7 @@ sandboxes = Table(
     Column("network_mode", String, nullable=False),
     Column("created_at_us", BigInteger, nullable=False),
     Column("updated_at_us", BigInteger, nullable=False),
-    Column("env", Text, nullable=False),
+    Column("env", Text, nullable=False),  # sealed
     Column("metadata", Text, nullable=False),
     Column("capabilities", Text, nullable=False),
     Column("model", Text),
@@ -61,6 +62,7 @@ sandboxes = Table(
     Column("template_digest", String),
     Column("cause", String),
     Column("detail", Text, nullable=False),
+    Column("startup_command", Text),
 )
 
 # Metadata that can be searched for: one row an entry whose value is a scalar, as text.
@@ -71,6 +73,26 @@ sandbox_labels = Table(
     Column("key", String, primary_key=True),
     Column("value", Text, nullable=False),
 )
+
+# What clients asked for under a key of their own, so that a request sent twice is done once.
+requests = Table(
+    "requests",
+    metadata,
+    Column("account_id", String, primary_key=True),
+    Column("key", String, primary_key=True),
+    Column("fingerprint", Text, nullable=False),  # sealed: a hash of a body could be guessed from, secrets and all
+    Column("made", String, nullable=False),
+    Column("created_at_us", BigInteger, nullable=False),
+)
+
+sealing_keys = Table(
+    "sealing_keys",
+    metadata,
+    Column("id", String, primary_key=True),
+    Column("created_at_us", BigInteger, nullable=False),
+)
+
+chores = Table("chores", metadata, Column("name", String, primary_key=True))
 
 sandbox_events = Table(
     "sandbox_events",
@@ -106,4 +128,29 @@ commands = Table(
     Column("duration_ms", BigInteger),
     Column("cause", String),
     Column("detail", Text),
+    Column("kind", String, nullable=False),
+)
+
+# One row a sandbox that was started up, or had nothing to run when it could have been.
+startups = Table(
+    "startups",
+    metadata,
+    Column("sandbox_id", String, primary_key=True),
+    Column("generation", Integer, nullable=False),
+    Column("command_id", String),
+    Column("ran_at_us", BigInteger),
+)
+
+shells = Table(
+    "shells",
+    metadata,
+    Column("seq", Integer, primary_key=True),
+    Column("id", String, nullable=False),
+    Column("sandbox_id", String, nullable=False),
+    Column("account_id", String, nullable=False),
+    Column("created_at_us", BigInteger, nullable=False),
+    Column("used_at_us", BigInteger, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("command_id", String),
+    Column("token", String),
 )

@@ -2,12 +2,13 @@
 
 import asyncio
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from skerry.model.account import Account, ApiKey, hash_secret, new_secret
-from skerry.model.command import Command, CommandCause, CommandStatus, Exit
+from skerry.model.command import Command, CommandCause, CommandKind, CommandStatus, Exit
 from skerry.model.errors import Conflict, NotFound
 from skerry.model.ids import (
     AccountId,
@@ -18,9 +19,13 @@ from skerry.model.ids import (
     new_key_id,
     new_project_id,
     new_sandbox_id,
+    new_shell_id,
 )
 from skerry.model.lifecycle import Cause, Event, State
-from skerry.model.sandbox import Limits, NetworkMode, Placement, Sandbox
+from skerry.model.request import Once
+from skerry.model.sandbox import Change, Filter, Limits, NetworkMode, Placement, Promised, Sandbox
+from skerry.model.shell import ShellSession, ShellState
+from skerry.model.startup import StartupRun
 from skerry.seams import Store
 
 NOW = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
@@ -72,6 +77,11 @@ def command_of(sandbox: Sandbox, command_id: CommandId | None = None) -> Command
     )
 
 
+def shell_of(sandbox: Sandbox) -> ShellSession:
+    state = ShellState("/tmp/\udcff\n", {"A": "\udcfe\n✓"}, frozenset({"B", "C"}))
+    return ShellSession(new_shell_id(), sandbox.id, sandbox.account_id, NOW, NOW, state)
+
+
 class StoreSuite:
     """The contract of `seams.Store`."""
 
@@ -94,13 +104,130 @@ class StoreSuite:
 
     async def test_a_deleted_key_is_gone_and_another_accounts_key_cannot_be_deleted(self, store: Store) -> None:
         one, two = await add_account(store), await add_account(store, "two")
-        (key,) = await store.list_keys(one.id)
+        key = ApiKey(new_key_id(), one.id, "second", hash_secret("secret"), NOW, hint="skerry_live_abcd")
+        await store.add_key(key)
         with pytest.raises(NotFound):
             await store.delete_key(two.id, key.id)
         await store.delete_key(one.id, key.id)
         assert await store.find_key(key.secret_hash) is None
         with pytest.raises(NotFound):
             await store.delete_key(one.id, key.id)
+
+    async def test_an_accounts_only_key_cannot_be_deleted(self, store: Store) -> None:
+        account = await add_account(store)
+        (key,) = await store.list_keys(account.id)
+        with pytest.raises(Conflict) as refused:
+            await store.delete_key(account.id, key.id)
+        assert refused.value.code == "last_key"
+        assert list(await store.list_keys(account.id)) == [key]
+
+    async def test_the_latest_use_of_a_key_is_kept(self, store: Store) -> None:
+        account = await add_account(store)
+        (key,) = await store.list_keys(account.id)
+        for at in (NOW, NOW - timedelta(seconds=1)):
+            await store.touch_keys({key.id: at, new_key_id(): at})
+        assert list(await store.list_keys(account.id)) == [replace(key, last_used_at=NOW)]
+
+    async def test_equal_requests_add_one_sandbox_and_another_one_under_their_key_is_refused(
+        self, store: Store
+    ) -> None:
+        account, other = await add_account(store), await add_account(store, "two")
+        first, second = sandbox_of(account), sandbox_of(account)
+        assert await store.find_request(account.id, Once("k", "f")) is None
+        assert await store.add_sandbox(first, Once("k", "f")) == first.id
+        assert await store.add_sandbox(second, Once("k", "f")) == first.id
+        assert await store.find_request(account.id, Once("k", "f")) == first.id
+        with pytest.raises(Conflict) as refused:
+            await store.add_sandbox(second, Once("k", "g"))
+        assert refused.value.code == "idempotency_mismatch"
+        assert list(await store.list_sandboxes()) == [first]
+        third = sandbox_of(other)
+        assert await store.add_sandbox(third, Once("k", "g")) == third.id
+
+    async def test_what_came_to_nothing_gives_its_key_to_one_new_attempt(self, store: Store) -> None:
+        account = await add_account(store)
+        first, second, third = (sandbox_of(account) for _ in range(3))
+        await store.add_sandbox(first, Once("k", "f"))
+        again = Once("k", "f", instead_of=first.id)
+        assert await store.add_sandbox(second, again) == second.id
+        assert await store.add_sandbox(third, again) == second.id
+
+    async def test_equal_requests_add_one_command(self, store: Store) -> None:
+        sandbox = await add_sandbox(store, await add_account(store))
+        first, second = command_of(sandbox), command_of(sandbox)
+        assert await store.add_command(first, Once("k", "f")) == first.id
+        assert await store.add_command(second, Once("k", "f")) == first.id
+        assert list(await store.list_commands()) == [first]
+
+    async def test_requests_of_before_a_time_are_forgotten(self, store: Store) -> None:
+        account = await add_account(store)
+        old, new = sandbox_of(account), replace(sandbox_of(account), created_at=NOW + timedelta(seconds=1))
+        await store.add_sandbox(old, Once("old", "f"))
+        await store.add_sandbox(new, Once("new", "f"))
+        await store.forget_requests(NOW + timedelta(seconds=1))
+        assert await store.find_request(account.id, Once("old", "g")) is None
+        assert await store.find_request(account.id, Once("new", "f")) == new.id
+
+    async def test_a_change_replaces_what_it_gives(self, store: Store) -> None:
+        sandbox = await add_sandbox(store, await add_account(store), {"old": 1})
+        renamed = await store.change_sandbox(sandbox.id, Change(name="new"))
+        assert renamed == replace(sandbox, name="new", updated_at=renamed.updated_at)
+        changed = await store.change_sandbox(sandbox.id, Change(name="", metadata={"m": "2"}, env={"B": "ß"}))
+        assert (changed.name, changed.metadata, dict(changed.env)) == (None, {"m": "2"}, {"B": "ß"})
+        assert await store.get_sandbox(sandbox.id) == changed
+        assert list(await store.list_sandboxes(where=Filter(metadata={"m": "2"}))) == [changed]
+        assert list(await store.list_sandboxes(where=Filter(metadata={"old": None}))) == []
+        with pytest.raises(NotFound):
+            await store.change_sandbox(SandboxId("sbx_none"), Change())
+
+    async def test_a_change_is_refused_in_another_state_than_asked_for(self, store: Store) -> None:
+        sandbox = await add_sandbox(store, await add_account(store))
+        with pytest.raises(Conflict) as refused:
+            await store.change_sandbox(sandbox.id, Change(env={}), states=[State.RUNNING])
+        assert refused.value.code == "sandbox_creating"
+        assert await store.get_sandbox(sandbox.id) == sandbox
+
+    async def test_a_destroyed_sandbox_has_no_env_any_more(self, store: Store) -> None:
+        sandbox = await add_sandbox(store, await add_account(store))
+        destroying = await store.transition(sandbox, Event.DESTROY)
+        assert dict(destroying.env) == dict(sandbox.env) != {}
+        assert dict((await store.transition(destroying, Event.GONE)).env) == {}
+        assert dict((await store.get_sandbox(sandbox.id)).env) == {}
+
+    async def test_lists_filter_by_name_beginning_of_the_id_entry_and_work(self, store: Store) -> None:
+        account = await add_account(store)
+        one = await store.change_sandbox((await add_sandbox(store, account, {"team": "a"})).id, Change(name="one"))
+        busy = await store.transition(await add_sandbox(store, account, {"team": 5}), Event.CREATED)
+        idle = await store.transition(await add_sandbox(store, account), Event.CREATED)
+        await store.add_command(command_of(busy))
+
+        async def found(**wanted: Any) -> list[Sandbox]:
+            return list(await store.list_sandboxes(account_id=account.id, where=Filter(**wanted)))
+
+        assert await found(name="one") == [one]
+        assert await found(id_prefix=one.id[:-1]) == [one]
+        assert await found(id_prefix="sbx_%") == []
+        assert await found(metadata={"team": None}) == [busy, one]
+        assert await found(busy=True) == [busy, one]
+        assert await found(busy=False) == [idle, one]
+        assert list(await store.list_sandboxes(states=[State.RUNNING], where=Filter(busy=True))) == [busy]
+
+    async def test_what_was_promised_is_counted_by_state(self, store: Store) -> None:
+        account, other = await add_account(store), await add_account(store, "two")
+        running = [await store.transition(await add_sandbox(store, account), Event.CREATED) for _ in range(2)]
+        await add_sandbox(store, account)
+        await add_sandbox(store, other)
+        gone = await store.transition(await add_sandbox(store, account), Event.DESTROY)
+        await store.transition(gone, Event.GONE)
+        found = {each.state: each for each in await store.promised(account.id)}
+        assert found == {
+            State.RUNNING: Promised(State.RUNNING, 2, 154, 2000, 20_480),
+            State.CREATING: Promised(State.CREATING, 1, 77, 1000, 10_240),
+        }
+        for _ in range(2):
+            await store.add_command(command_of(running[0]))
+        assert await store.running_commands(account.id) == {running[0].id: 2}
+        assert await store.running_commands(other.id) == {}
 
     async def test_a_sandbox_comes_back_as_it_was_given(self, store: Store) -> None:
         sandbox = await add_sandbox(store, await add_account(store), {"n": 1, "deep": {"x": [None]}})
@@ -186,9 +313,9 @@ class StoreSuite:
         found = await add_sandbox(store, account, {odd: "v'\"%", "n": 1, "b": True, "list": ["x"]})
         await add_sandbox(store, account, {odd: "v'\"%", "n": 2})
         wanted = {odd: "v'\"%", "n": "1", "b": "true"}
-        assert list(await store.list_sandboxes(metadata=wanted)) == [found]
-        assert list(await store.list_sandboxes(metadata={"list": "x"})) == []
-        assert list(await store.list_sandboxes(metadata={odd: "v_"})) == []
+        assert list(await store.list_sandboxes(where=Filter(metadata=wanted))) == [found]
+        assert list(await store.list_sandboxes(where=Filter(metadata={"list": "x"}))) == []
+        assert list(await store.list_sandboxes(where=Filter(metadata={odd: "v_"}))) == []
 
     async def test_a_command_comes_back_as_it_was_given(self, store: Store) -> None:
         command = command_of(await add_sandbox(store, await add_account(store)))
@@ -252,6 +379,80 @@ class StoreSuite:
         end = Exit(0, None, False, 0, 1)
         await store.finish_command(command.id, status=CommandStatus.COMPLETED, exit=end, at=NOW)
         assert await store.busy_sandboxes([busy.id]) == set()
+
+    async def test_a_startup_is_a_command_and_no_activity(self, store: Store) -> None:
+        sandbox = await add_sandbox(store, await add_account(store))
+        command = replace(command_of(sandbox), kind=CommandKind.STARTUP, timeout_s=0)
+        assert await store.get_startup(sandbox.id) is None
+        assert await store.begin_startup(command, 1, replaces=None)
+        run = StartupRun(sandbox.id, 1, command.id, command.started_at)
+        assert await store.get_startup(sandbox.id) == run
+        assert await store.get_command(command.id) == command
+        assert await store.busy_sandboxes([sandbox.id]) == set()
+        assert list(await store.list_commands(running=True)) == [command]
+
+    async def test_of_startups_that_replace_the_same_run_one_is_recorded(self, store: Store) -> None:
+        sandbox = await add_sandbox(store, await add_account(store))
+        first, second, third = (replace(command_of(sandbox), kind=CommandKind.STARTUP) for _ in range(3))
+        assert await store.begin_startup(first, 1, replaces=None)
+        assert not await store.begin_startup(second, 1, replaces=None)
+        assert await store.begin_startup(third, 1, replaces=await store.get_startup(sandbox.id))
+        assert {c.id for c in await store.list_commands()} == {first.id, third.id}
+
+    async def test_due_are_running_sandboxes_that_were_not_started_up(self, store: Store) -> None:
+        account = await add_account(store)
+        sandbox = replace(sandbox_of(account), startup_command="up")
+        plain = await add_sandbox(store, account)
+        await store.add_sandbox(sandbox)
+        assert list(await store.due_startups()) == []
+        due = await store.transition(sandbox, Event.CREATED, placement=PLACEMENT)
+        await store.transition(plain, Event.CREATED, placement=PLACEMENT)
+        assert list(await store.due_startups()) == [due]
+        changed = await store.set_startup_command(due, "other")
+        assert changed.startup_command == "other"
+        assert list(await store.due_startups()) == [changed]
+        assert await store.begin_startup(command_of(due), due.generation, replaces=None)
+        assert list(await store.due_startups()) == []
+
+    async def test_a_command_that_is_set_on_a_running_sandbox_is_not_due(self, store: Store) -> None:
+        sandbox = await add_sandbox(store, await add_account(store))
+        running = await store.transition(sandbox, Event.CREATED, placement=PLACEMENT)
+        assert (await store.set_startup_command(running, "later")).startup_command == "later"
+        assert list(await store.due_startups()) == []
+        assert await store.get_startup(sandbox.id) == StartupRun(sandbox.id, 1)
+        assert (await store.set_startup_command(running, None)).startup_command is None
+
+    async def test_a_session_comes_back_as_it_was(self, store: Store) -> None:
+        session = shell_of(await add_sandbox(store, await add_account(store)))
+        await store.add_shell(session)
+        assert await store.get_shell(session.id) == session
+        second = replace(shell_of(await store.get_sandbox(session.sandbox_id)), state=ShellState())
+        await store.add_shell(second)
+        assert list(await store.list_shells(session.sandbox_id)) == [session, second]
+        await store.delete_shell(session.id)
+        await store.delete_shell(session.id)
+        with pytest.raises(NotFound):
+            await store.get_shell(session.id)
+        await store.delete_shells(session.sandbox_id)
+        assert list(await store.list_shells(session.sandbox_id)) == []
+
+    async def test_a_session_is_one_commands_at_a_time(self, store: Store) -> None:
+        session = shell_of(await add_sandbox(store, await add_account(store)))
+        await store.add_shell(session)
+        first, second = new_command_id(), new_command_id()
+        assert await store.claim_shell(session.id, first, "t", NOW)
+        assert not await store.claim_shell(session.id, second, "t", NOW)
+        held = await store.get_shell(session.id)
+        assert (held.command_id, held.token) == (first, "t")
+        await store.release_shell(session.id, second, ShellState("/no"))
+        assert await store.get_shell(session.id) == held
+        await store.release_shell(session.id, first, ShellState("/new"))
+        free = await store.get_shell(session.id)
+        assert (free.command_id, free.token, free.state) == (None, None, ShellState("/new"))
+        assert await store.claim_shell(session.id, second, "u", NOW)
+        await store.release_shell(session.id, second, None)
+        assert (await store.get_shell(session.id)).state == ShellState("/new")
+        assert not await store.claim_shell(new_shell_id(), first, "t", NOW)
 
     async def test_a_store_that_is_open_answers_a_ping(self, store: Store) -> None:
         await store.ping()

@@ -10,13 +10,14 @@ T = TypeVar("T")
 class Request(BaseModel):
     """A body sent by a client. An unknown field is an error that names it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # What is wrong is told without what was sent: it may be a secret, and messages end in logs.
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 class Answer(BaseModel):
     """A body sent by the server."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, hide_input_in_errors=True)
 
 
 class Page(Answer, Generic[T]):
