@@ -40,7 +40,7 @@ class Server:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
 
 
-class _Running:
+class Running:
     """Serves in a thread until `stop`. The port is chosen by the kernel."""
 
     def __init__(self, home: Path) -> None:
@@ -92,7 +92,7 @@ class _Running:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One server a module; each test has an account of its own on it."""
-    running = _Running(tmp_path_factory.mktemp("home"))
+    running = Running(tmp_path_factory.mktemp("home"))
     yield running.start()
     running.stop()
 

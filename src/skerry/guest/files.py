@@ -8,6 +8,7 @@ from skerry.guest import answers, frames, requests
 from skerry.guest.connection import Connection
 from skerry.guest.frames import Channel
 from skerry.guest.stream import Stream
+from skerry.guest.uploads import send_until_answered
 from skerry.model.errors import Invalid
 from skerry.model.files import ChangeKind, FileChange, FileInfo
 
@@ -69,13 +70,17 @@ async def write(
         request["create_only"] = True
     stream = await connection.open(request)
     try:
-        async for chunk in chunks:
-            if chunk:
-                await stream.send(chunk, deadline_s=STALL_S)
-        await stream.send_eof()
+        await send_until_answered(_send(stream, chunks), stream.result())
         return connection.checked(answers.read_file_info, await stream.result(STALL_S))
     finally:
         stream.close()  # before the end of file: sbxd drops what it has
+
+
+async def _send(stream: Stream, chunks: AsyncIterator[bytes]) -> None:
+    async for chunk in chunks:
+        if chunk:
+            await stream.send(chunk, deadline_s=STALL_S)
+    await stream.send_eof()
 
 
 def _mode(mode: int) -> int:

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
 from skerry.guest import shapes
+from skerry.guest.uploads import send_until_answered
 from skerry.model.command import CommandEvent, ExecSpec, Lost, Output, TerminalSize
 from skerry.model.errors import Invalid, ProtocolError
 from skerry.model.files import FileChange, FileInfo
@@ -79,11 +80,7 @@ class LocalGuest:
     ) -> FileInfo:
         ask = {"sandbox": self._sandbox_id, "path": path, "mode": mode, "create_only": create_only}
         async with await self._client.open("write", ask) as call:
-            async for chunk in chunks:
-                if not await _send(call, chunk):
-                    break  # it has failed already: the result says how
-            else:
-                await call.send_eof()
+            await send_until_answered(_send_all(call, chunks), call.result(None))
             return shapes.info_from(await call.result(STALL_S))
 
     async def list(self, path: str) -> AsyncIterator[FileInfo]:
@@ -200,6 +197,13 @@ async def _changes(call: NodeCall) -> AsyncIterator[FileChange]:
         assert isinstance(told, dict)
         yield shapes.change_from(told)
     call.check()
+
+
+async def _send_all(call: NodeCall, chunks: AsyncIterator[bytes]) -> None:
+    async for chunk in chunks:
+        if not await _send(call, chunk):
+            return  # it has failed already: the result says how
+    await call.send_eof()
 
 
 async def _send(call: NodeCall, data: bytes) -> bool:

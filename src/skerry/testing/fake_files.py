@@ -84,6 +84,10 @@ class FakeFiles:
             raise GuestError("not_a_directory", f"{path}: Not a directory")
         return [other for other in self.nodes if other != "/" and posixpath.dirname(other) == path]
 
+    def check_target(self, path: str) -> None:
+        """What is known of a file to be written before its bytes have come."""
+        self._check_parents(normal(path))
+
     def put(self, path: str, data: bytes, mode: int | None = None) -> None:
         """Write a file with its parents."""
         path = normal(path)

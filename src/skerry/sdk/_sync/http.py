@@ -10,6 +10,7 @@ import httpx2
 from skerry import __version__
 from skerry.model.errors import Invalid, SkerryError
 from skerry.sdk._sync.clock import sleep
+from skerry.sdk._sync.early import notice_early_answers
 from skerry.sdk.backoff import delay_s
 from skerry.sdk.errors import Unreachable, error_from
 from skerry.sdk.settings import is_loopback
@@ -36,6 +37,7 @@ class Http:
             trust_env=not is_loopback(url),
             limits=httpx2.Limits(max_connections=1000, max_keepalive_connections=200, keepalive_expiry=30.0),
         )
+        notice_early_answers(self._client)
 
     def call(
         self,
@@ -102,7 +104,14 @@ class Http:
                 if response.status_code >= 400:
                     response.read()
                     raise _refusal(response)
-                yield response.iter_raw()
+                yield self._bytes(response)
+        except httpx2.TransportError as error:
+            raise self._unreachable(error) from error
+
+    def _bytes(self, response: httpx2.Response) -> Iterator[bytes]:
+        try:
+            for chunk in response.iter_raw():
+                yield chunk
         except httpx2.TransportError as error:
             raise self._unreachable(error) from error
 
