@@ -13,7 +13,7 @@ from skerry.model.errors import Invalid
 from skerry.model.files import ChangeKind, FileChange, FileInfo
 
 ANSWER_S = 60.0
-TREE_S = 900.0  # removing a tree takes as long as it is large
+TREE_S = 900.0  # removing a tree, or moving a file to another device, takes as long as it is large
 STALL_S = 120.0  # a disk that moves no byte for this long
 READ_AHEAD = 262_144  # beyond the initial credit: sbxd reads the next frame while one is under way
 WATCH_BYTES = 1 << 20  # unread changes beyond this are told as `overflow`
@@ -153,7 +153,7 @@ async def move(connection: Connection, source: str, target: str, *, overwrite: b
         "to": requests.path(target, "target"),
         "overwrite": overwrite,
     }
-    return connection.checked(answers.read_file_info, await one_answer(connection, request))
+    return connection.checked(answers.read_file_info, await one_answer(connection, request, TREE_S))
 
 
 async def remove(connection: Connection, path: str, *, recursive: bool) -> int:

@@ -17,6 +17,7 @@ from skerry.model.ids import CommandId, SandboxId
 from skerry.providers.node_client import NodeCall, NodeClient
 
 STALL_S = 300.0  # the longest that a file's bytes may take to move on
+TREE_S = 960.0  # longer than the node's own deadline for trees and large moves, whose answer says more
 
 
 class LocalGuest:
@@ -98,14 +99,15 @@ class LocalGuest:
         return await self._info("mkdir", path=path, parents=parents, mode=mode)
 
     async def move(self, source: str, target: str, *, overwrite: bool = True) -> FileInfo:
-        return await self._info("move", source=source, target=target, overwrite=overwrite)
+        ask = {"sandbox": self._sandbox_id, "source": source, "target": target, "overwrite": overwrite}
+        return shapes.info_from(await self._client.ask("move", ask, deadline_s=TREE_S))
 
     async def _info(self, op: str, **ask: object) -> FileInfo:
         return shapes.info_from(await self._client.ask(op, {"sandbox": self._sandbox_id, **ask}))
 
     async def remove(self, path: str, *, recursive: bool = False) -> int:
         ask = {"sandbox": self._sandbox_id, "path": path, "recursive": recursive}
-        return int((await self._client.ask("remove", ask, deadline_s=STALL_S))["removed"])
+        return int((await self._client.ask("remove", ask, deadline_s=TREE_S))["removed"])
 
     @asynccontextmanager
     async def watch(self, path: str, *, recursive: bool = False) -> AsyncGenerator[AsyncIterator[FileChange]]:

@@ -90,10 +90,18 @@ class Files:
         return FileEntry.model_validate_json(self._http.call("POST", f"{self._base}/mkdir", body=body_of(request)))
 
     def move(self, source: str, target: str, *, overwrite: bool = True) -> FileEntry:
-        """Rename, within one file system inside."""
+        """Rename. A file or symlink whose target lies on another file system (/tmp, say) is copied, all or nothing.
+
+        Raises:
+            GuestError: `cross_device`: a directory between file systems, which a command inside has to copy. `busy`: a
+                file between file systems that is written to meanwhile.
+        """
         request = request_of(MoveFile, source=source, target=target, overwrite=overwrite)
-        return FileEntry.model_validate_json(self._http.call("POST", f"{self._base}/move", body=body_of(request)))
+        answer = self._http.call("POST", f"{self._base}/move", body=body_of(request), timeout_s=TRANSFER_S)
+        return FileEntry.model_validate_json(answer)
 
     def remove(self, path: str, *, recursive: bool = False) -> None:
         """Remove a file, a symlink itself, an empty directory, or with `recursive` a tree."""
-        self._http.call("DELETE", self._base, params={"path": path, "recursive": recursive or None})
+        self._http.call(
+            "DELETE", self._base, params={"path": path, "recursive": recursive or None}, timeout_s=TRANSFER_S
+        )
