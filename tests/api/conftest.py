@@ -25,6 +25,8 @@ from skerry.testing.fake_provider import FakeProvider
 
 T = TypeVar("T")
 
+HOST = FakeProvider().host
+
 
 @dataclass(frozen=True)
 class Server:
@@ -104,6 +106,7 @@ def server(running: Server) -> Iterator[Server]:
     running.provider.built.clear()
     yield replace(running, key=key)
     running.provider.down = False
+    running.provider.host = HOST
     running.provider.create_error = None
     running.provider.build_error = None
     for sandbox in running.call(running.deps.store.list_sandboxes(account_id=account.id)):

@@ -126,10 +126,13 @@ def test_an_upload_is_told_that_the_server_is_being_stopped(tmp_path: Path) -> N
     server = running.start()
     with Skerry(server.url, server.key) as client:
         box = client.create().id
-    with _sending(server, f"/v1/sandboxes/{box}/files/raw?path=slow", 7 * len(BLOCK)) as raw:
+    path = f"/v1/sandboxes/{box}/files/raw?path=slow"
+    with socket.create_connection(_address(server)) as raw:
+        raw.settimeout(SOON_S)
+        raw.sendall(_head(server, path, 7 * len(BLOCK), "Expect: 100-continue"))
+        assert raw.recv(65_536).startswith(b"HTTP/1.1 100")
         raw.sendall(BLOCK)
         running.stop()
-        raw.settimeout(SOON_S)
         head, _, body = raw.recv(65_536).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 503")
     assert json.loads(body)["error"]["code"] == "unavailable"
@@ -141,8 +144,8 @@ def _sending(server: Server, path: str, length: int) -> socket.socket:
     return raw
 
 
-def _head(server: Server, path: str, length: int) -> bytes:
-    lines = (f"PUT {path} HTTP/1.1", "Host: x", f"X-API-Key: {server.key}", f"Content-Length: {length}", "", "")
+def _head(server: Server, path: str, length: int, *more: str) -> bytes:
+    lines = (f"PUT {path} HTTP/1.1", "Host: x", f"X-API-Key: {server.key}", f"Content-Length: {length}", *more, "", "")
     return "\r\n".join(lines).encode()
 
 

@@ -38,6 +38,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     _upload: _Upload | None = None  # the request that is being received, if its body is not a small one
     _ending = False  # the last answer of this connection is out
+    _stopping = False  # the server is
 
     def data_received(self, data: bytes) -> None:
         if not self._ending:
@@ -80,6 +81,9 @@ class HttpProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         self._unset_keepalive_if_required()
+        if self._stopping:
+            self.transport.close()  # nobody is there to wait
+            return
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.flow.resume_reading()

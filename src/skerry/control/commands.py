@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-from skerry.control import endings, sandboxes
+from skerry.control import endings, sandboxes, sizes
 from skerry.control.deps import Deps
 from skerry.control.outputs import Capture, Captured
+from skerry.control.starting import why_not_started
 from skerry.control.streams import closing
 from skerry.model.command import Command, CommandCause, CommandEvent, CommandStatus, ExecSpec, Exit, Lost, Output
 from skerry.model.errors import (
@@ -193,6 +194,7 @@ def _decide(deps: Deps, sandbox: Sandbox, wanted: NewCommand) -> tuple[Command, 
         stdin=wanted.stdin is not None,
         timeout_s=timeout_s,
     )
+    sizes.check_command(spec)
     return command, spec
 
 
@@ -230,7 +232,7 @@ async def _exec(deps: Deps, command: Command, spec: ExecSpec) -> Command | None:
         await _exec_patiently(deps, command, spec)
         return None
     except GuestError as error:
-        exit = endings.unknown_exit(CommandCause.NOT_STARTED, f"{error.guest_code}: {error.message}")
+        exit = endings.unknown_exit(CommandCause.NOT_STARTED, why_not_started(spec, error))
         return await endings.end_command(deps, command, exit)
     except SandboxGone as error:
         cause = endings.cause_of(error.cause)
@@ -245,8 +247,10 @@ async def _exec_patiently(deps: Deps, command: Command, spec: ExecSpec) -> None:
         except (Unavailable, ProtocolError) as error:
             now = deps.clock.now()
             if now > command.started_at + timedelta(seconds=_START_PATIENCE_S):
+                # Whose fault it is, the error says itself: it may be the node's, the sandbox's or sbxd's.
                 raise Unavailable(
-                    f"The node does not answer ({error.message}). What became of '{command.id}' is found out later."
+                    f"The command could not be handed over within {_START_PATIENCE_S} s: {error.message} "
+                    f"What became of '{command.id}' is found out later."
                 ) from error
             await deps.clock.sleep_until(now + timedelta(seconds=_RETRY_S))
 

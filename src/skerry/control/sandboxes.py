@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from skerry.control import endings, templates
+from skerry.control import endings, sizes, templates
 from skerry.control.deps import Deps
 from skerry.model.errors import Conflict, DeadlineExceeded, Invalid, NotFound, Refused, SkerryError
 from skerry.model.ids import AccountId, SandboxId, is_id, new_sandbox_id
@@ -220,6 +220,8 @@ async def _decide(deps: Deps, account_id: AccountId, wanted: NewSandbox) -> Sand
     _at_most("memory_mb", wanted.memory_mb, config.max_memory_mb)
     _at_most("disk_mb", wanted.disk_mb, config.pool_mb)
     _at_most("timeout_seconds", wanted.timeout_s, config.max_command_timeout_s)
+    sizes.check_env(wanted.env)
+    await _check_host(deps, wanted)
     await templates.check(deps, template)
     account = await deps.store.get_account(account_id)
     now = deps.clock.now()
@@ -246,6 +248,19 @@ async def _decide(deps: Deps, account_id: AccountId, wanted: NewSandbox) -> Sand
         metadata=dict(wanted.metadata),
         model=None if wanted.model is None else dict(wanted.model),
     )
+
+
+async def _check_host(deps: Deps, wanted: NewSandbox) -> None:
+    """Refuse limits that the machine cannot hold: they would be none."""
+    names = ("memory_mb", "cpu_millis", "disk_mb")
+    asked = {name: value for name in names if (value := getattr(wanted, name)) is not None}
+    if not asked:
+        return
+    host = await deps.provider.capabilities()
+    for name, value in asked.items():
+        has = getattr(host, name)
+        if has and value > has:
+            raise Invalid(f"'{name}' is {value}; the machine has {has}. GET /v1/capabilities tells.", field=name)
 
 
 def _at_most(name: str, value: int | None, most: int) -> None:

@@ -83,7 +83,7 @@ class FakeGuest:
         cwd = normal(spec.cwd or self.cwd)
         if (node := self.files.nodes.get(cwd)) is None or node.data is not None:
             if spec.cwd is not None:
-                raise GuestError("cwd", f"{cwd}: No such directory")
+                raise GuestError("cwd", f"{cwd}: No such directory", errno=2)
             cwd = "/"
         command = FakeCommand(spec, {**self.env, **spec.env}, cwd, pid=100 + len(self._commands))
         command.stdin_ended = not spec.stdin and spec.tty is None
