@@ -89,6 +89,10 @@ class HttpProtocol(HttpToolsProtocol):
         self.flow.resume_reading()
         self.loop.call_later(LINGER_S, self.transport.abort)
 
+    def shutdown(self) -> None:
+        self._stopping = True
+        super().shutdown()
+
     def _watched(self, upload: _Upload, send: Callable[[Any], Awaitable[None]]) -> Callable[[Any], Awaitable[None]]:
         """`send` for an answer that may come before the body has been received."""
         cycle, cut = upload.cycle, False

@@ -29,14 +29,17 @@ class AsyncHttp:
         self.url = url
         self._timeout_s = timeout_s
         self._retries = retries
-        self._client = httpx2.AsyncClient(
-            base_url=url,
-            headers={"Authorization": f"Bearer {api_key}", "User-Agent": f"skerry-python/{__version__}"},
-            # Setting up TLS costs 40 ms: not where the address is plain HTTP anyway.
-            verify=url.startswith("https:"),
-            trust_env=not is_loopback(url),
-            limits=httpx2.Limits(max_connections=1000, max_keepalive_connections=200, keepalive_expiry=30.0),
-        )
+        try:
+            self._client = httpx2.AsyncClient(
+                base_url=url,
+                headers={"Authorization": f"Bearer {api_key}", "User-Agent": f"skerry-python/{__version__}"},
+                # Setting up TLS costs 40 ms: not where the address is plain HTTP anyway.
+                verify=url.startswith("https:"),
+                trust_env=not is_loopback(url),
+                limits=httpx2.Limits(max_connections=1000, max_keepalive_connections=200, keepalive_expiry=30.0),
+            )
+        except httpx2.InvalidURL as error:
+            raise Invalid(f"{url!r} is no server address: {error}.", field="url") from error
         notice_early_answers(self._client)
 
     async def call(
