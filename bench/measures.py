@@ -1,8 +1,11 @@
 """The measurements, one function each: given a running server, they return rows. Order and choice are `__main__`'s."""
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from bench import floors
 from bench.rows import Row, row
@@ -41,6 +44,25 @@ def command(server: BenchServer) -> Iterator[Row]:
         beat = [_ms(lambda: client.get(sandbox.id)) for _ in range(300)]
     yield row("true (argv), client call", server.runtime, ours, "ms", floor=bare, at_most=limit)
     yield row("GET sandbox, client call", server.runtime, beat, "ms")
+
+
+def get_rate(server: BenchServer) -> Iterator[Row]:
+    """`GET /v1/sandboxes/{id}` as fast as one API process answers, and the processor time that each answer takes it.
+
+    The client shares the cores with it. The time is what a busy machine does not change.
+    """
+    rates: list[float] = []
+    times: list[float] = []
+    with server.client() as client, client.create(TEMPLATE, env={"TOKEN": "x" * 40}) as sandbox:
+        where = urlsplit(server.url)
+        asked = [str(where.hostname), str(where.port), f"/v1/sandboxes/{sandbox.id}", server.key, "16", "3"]
+        for _ in range(5):
+            before = server.server_cpu_s()
+            answers = int(subprocess.check_output([sys.executable, "-m", "bench.load", *asked]))
+            rates.append(answers / 3)
+            times.append((server.server_cpu_s() - before) * 1000 / answers)
+    yield row("GET sandbox, one process", server.runtime, rates, "/s", at_least=2000)
+    yield row("GET sandbox, processor time", server.runtime, times, "ms", at_most=0.5)
 
 
 def transfer(server: BenchServer) -> Iterator[Row]:
@@ -118,6 +140,7 @@ def _seconds(call: Callable[[], object]) -> float:
 MEASURES: dict[str, Callable[[BenchServer], Iterator[Row]]] = {
     "cold_create": cold_create,
     "command": command,
+    "get_rate": get_rate,
     "transfer": transfer,
     "memory": memory,
 }

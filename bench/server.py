@@ -37,9 +37,16 @@ class BenchServer:
     def instance(self) -> str:
         return self.config.instance
 
+    @property
+    def url(self) -> str:
+        return (self.config.run_dir / "api.url").read_text().strip()
+
+    @property
+    def key(self) -> str:
+        return (self.config.home / "key").read_text().strip()
+
     def client(self) -> Skerry:
-        url = (self.config.run_dir / "api.url").read_text().strip()
-        return Skerry(url, (self.config.home / "key").read_text().strip())
+        return Skerry(self.url, self.key)
 
     def template_root(self, name: str) -> Path:
         """The built template's files on the host, for the bare runtime to run on."""
@@ -52,6 +59,10 @@ class BenchServer:
     def server_pss_mb(self) -> float:
         """Proportional set size of API and node together."""
         return sum(_pss_kib(pid) for pid in _children(self.supervisor)) / 1024
+
+    def server_cpu_s(self) -> float:
+        """Processor time that API and node have used, in their own code and in the kernel for them."""
+        return sum(_cpu_ticks(pid) for pid in _children(self.supervisor)) / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
@@ -118,6 +129,11 @@ def _wait_ready(server: BenchServer, process: subprocess.Popen[bytes], log: Path
 def _children(pid: int) -> list[int]:
     text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     return [int(child) for child in text.split()]
+
+
+def _cpu_ticks(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])  # utime, stime
 
 
 def _pss_kib(pid: int) -> float:

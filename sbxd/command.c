@@ -28,6 +28,12 @@ static struct command *find(const char *id) {
     return c;
 }
 
+const char *command_kept_by(pid_t keeper) {
+    struct command *c = first;
+    while (c && (!c->keeper || c->keeper->pid != keeper)) c = c->next;
+    return c ? c->id : NULL;
+}
+
 static void command_drop(struct command *c) {
     struct command **p = &first;
     while (*p != c) p = &(*p)->next;

@@ -29,6 +29,7 @@ struct command {
 };
 
 void commands_init(void);
+const char *command_kept_by(pid_t keeper); /* the id of the command whose processes descend from it, or NULL */
 extern const struct stream_ops command_stream; /* output.c */
 bool output_open(struct command *c, const int fds[3]); /* sbxd's ends; -1 where there is none */
 void output_input(struct command *c);   /* passes on the stdin that waits, and its end */

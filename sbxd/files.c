@@ -37,7 +37,8 @@ const char *last_name(const char *path) {
 
 void temporary_name(char to[TEMPORARY_NAME]) {
     static unsigned serial;
-    snprintf(to, TEMPORARY_NAME, ".sbxd-%08x-%u", (unsigned)now_ns(), serial++);
+    /* Archives are unpacked by processes of their own, beside this one. */
+    snprintf(to, TEMPORARY_NAME, ".sbxd-%08x-%u-%u", (unsigned)now_ns(), (unsigned)getpid(), serial++);
 }
 
 int temporary_open(int dir, char name[TEMPORARY_NAME]) {
@@ -99,6 +100,16 @@ void op_stat(struct stream *s, const struct json *request) {
     else if (path) info_close(s, path, follow);
 }
 
+int directory_open(int at, const char *name) {
+    /* In two steps, since gVisor follows a symlink when it is asked for O_NOFOLLOW and O_DIRECTORY together. */
+    int itself = openat(at, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    if (itself < 0) return -1;
+    int fd = openat(itself, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), error = errno;
+    close(itself);
+    errno = error;
+    return fd;
+}
+
 int parents_make(const char *path) {
     char *copy = strdup(path);
     int error = 0;
@@ -125,6 +136,38 @@ void op_mkdir(struct stream *s, const struct json *request) {
     if (!error && mkdir(path, 0700) != 0) error = errno;
     else if (!error && chmod(path, mode) != 0) error = errno; /* exact, whatever the umask */
     if (error == EEXIST && parents && stat(path, &st) == 0 && S_ISDIR(st.st_mode)) error = 0;
+    if (error) stream_errno(s, error, path);
+    else info_close(s, path, true);
+}
+
+/* Makes an empty file where nothing is. 0 or an errno. */
+static int create_empty(const char *path) {
+    struct stat st;
+    if (stat(path, &st) == 0) return 0;
+    int error = errno == ENOENT ? parents_make(path) : errno;
+    if (error) return error;
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+    if (fd < 0) return errno;
+    close(fd);
+    return 0;
+}
+
+void op_setattr(struct stream *s, const struct json *request) {
+    bool bad = false, create = json_get_bool(request, "create", false, &bad);
+    bool now = json_get_bool(request, "now", false, &bad), timed = json_get(request, "mtime_ns") != NULL;
+    int64_t mode = json_get_int(request, "mode", 0, 07777, -1, &bad);
+    int64_t mtime_ns = json_get_int(request, "mtime_ns", INT64_MIN, INT64_MAX, 0, &bad);
+    const char *path = path_of(s, request, "path");
+    if (!path) return;
+    if (bad || (now && timed)) {
+        stream_error(s, "invalid", 0, "mode is 0 to 4095, mtime_ns a number, create and now are bools; not both times");
+        return;
+    }
+    struct timespec times[2] = {{.tv_nsec = now ? UTIME_NOW : UTIME_OMIT}, {.tv_nsec = now ? UTIME_NOW : UTIME_OMIT}};
+    if (timed) times[1] = (struct timespec){mtime_ns / 1000000000 - (mtime_ns % 1000000000 < 0), (mtime_ns % 1000000000 + 1000000000) % 1000000000};
+    int error = create ? create_empty(path) : 0;
+    if (!error && mode >= 0 && chmod(path, (mode_t)mode) != 0) error = errno;
+    if (!error && (now || timed) && utimensat(AT_FDCWD, path, times, 0) != 0) error = errno;
     if (error) stream_errno(s, error, path);
     else info_close(s, path, true);
 }

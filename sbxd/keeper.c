@@ -16,6 +16,7 @@
 #include "buf.h"
 #include "keeping.h"
 #include "tree.h"
+#include "work.h"
 
 enum { SPARES = 2, MOST_SPARES = 8, SWEEP_MS = 5, KEEP_SHARED = 65536 };
 static const int64_t UNUSED_NS = 10000000000;
@@ -38,6 +39,7 @@ static void sweep_orphans(struct timer *t) {
     int count = 0;
     for (struct keeper *k = keepers; k && count < 4096; k = k->next)
         if (k->pid) spared[count++] = k->pid;
+    count += work_pids(spared + count, 4096 - count);
     if (!tree_kill_pass(getpid(), spared, count)) timer_set(t, SWEEP_MS, sweep_orphans);
     free(spared);
 }
@@ -190,6 +192,12 @@ void keeper_kill(struct keeper *k) {
     if (!order(k, (struct keeper_word){.kind = ORDER_KILL}, NULL, 0)) kill(k->pid, SIGKILL);
 }
 
+bool keeper_is(pid_t pid) {
+    struct keeper *k = keepers;
+    while (k && k->pid != pid) k = k->next;
+    return k != NULL;
+}
+
 void keepers_reap(void) {
     siginfo_t info;
     for (;;) {
@@ -201,6 +209,7 @@ void keepers_reap(void) {
             if (k->pid == pid) k->pid = 0;
             else if (k->run->pid == pid && k->busy && !k->run->ended) keeping_note_end(k->run, &info);
         }
+        work_reaped(pid);
         waitpid(pid, NULL, WNOHANG | __WALL);
     }
 }

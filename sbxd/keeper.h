@@ -30,6 +30,7 @@ void keeper_release(struct keeper *k); /* taken, but not used */
 bool keeper_run(struct keeper *k, const int fds[3]);
 void keeper_signal(struct keeper *k, int signal, int scope);
 void keeper_kill(struct keeper *k); /* every descendant; KEEPER_ENDED comes when they are gone */
+bool keeper_is(pid_t pid);
 bool keepers_settle(void);          /* in idle moments: some spares, not many; true: ask again later */
 void keepers_reap(void);            /* after SIGCHLD: dead keepers, orphans of dead keepers */
 #endif

@@ -108,16 +108,16 @@ static void obey(void) {
 
 static void on_child(int signal) { (void)signal; }
 
-static void keep_only(int socket) {
-    int s = fcntl(socket, F_DUPFD_CLOEXEC, 16), p = fcntl(tree_proc_fd(), F_DUPFD_CLOEXEC, 16);
-    dup3(s, SOCKET, O_CLOEXEC);
-    dup3(p, PROC, O_CLOEXEC);
+void descriptors_keep(const int *fds, int count) {
+    int high[4];
+    for (int i = 0; i < count; i++) high[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 16);
+    for (int i = 0; i < count; i++) dup3(high[i], SOCKET + i, O_CLOEXEC);
     tree_use_proc_fd(PROC);
-    if (syscall(SYS_close_range, PROC + 1, ~0U, 0) == 0) return;
+    if (syscall(SYS_close_range, SOCKET + count, ~0U, 0) == 0) return;
     int list = openat(PROC, "self/fd", O_RDONLY | O_DIRECTORY); /* gVisor knows no close_range */
     DIR *dir = list < 0 ? NULL : fdopendir(list);
     for (struct dirent *e; dir && (e = readdir(dir));)
-        if (atoi(e->d_name) > PROC && atoi(e->d_name) != list) close(atoi(e->d_name));
+        if (atoi(e->d_name) >= SOCKET + count && atoi(e->d_name) != list) close(atoi(e->d_name));
     if (dir) closedir(dir);
 }
 
@@ -127,7 +127,7 @@ void keeping_main(int socket, struct run *shared) {
     told_empty = true;
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     prctl(PR_SET_NAME, "sbxd-keeper");
-    keep_only(socket);
+    descriptors_keep((int[]){socket, tree_proc_fd()}, 2);
     /* Nothing but SIGKILL reaches a keeper; what it starts gets default dispositions. */
     sigfillset(&all);
     sigprocmask(SIG_SETMASK, &all, NULL);

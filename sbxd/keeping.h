@@ -14,5 +14,7 @@ struct keeper_word {
 
 void keeping_note_end(struct run *r, const siginfo_t *info);
 void keeping_main(int socket, struct run *run) __attribute__((noreturn));
+/* In a child: `fds` become 3, 4, … (the second is /proc, four at most), and all others above 2 are closed. */
+void descriptors_keep(const int *fds, int count);
 void keeping_set_limit(uint64_t soft, uint64_t hard); /* the descriptor limit that commands get */
 #endif

@@ -9,7 +9,8 @@ static const struct {
     {"exec", op_exec},     {"attach", op_attach}, {"commands", op_commands}, {"forget", op_forget},
     {"read", op_read},     {"write", op_write},   {"list", op_list},         {"stat", op_stat},
     {"mkdir", op_mkdir},   {"move", op_move},     {"remove", op_remove},     {"watch", op_watch},
-    {"port", op_port},     {"configure", op_configure},
+    {"port", op_port},     {"configure", op_configure}, {"setattr", op_setattr},   {"pack", op_pack},
+    {"unpack", op_unpack}, {"processes", op_processes}, {"ports", op_ports},
 };
 
 void op_start(struct stream *s, const struct json *request) {

@@ -102,7 +102,7 @@ void stream_close(struct stream *s, struct buf *result) {
     stream_end(s);
 }
 
-static void put_error(struct buf *b, const char *code, int error, const char *message) {
+void error_put(struct buf *b, const char *code, int error, const char *message) {
     json_begin(b, NULL, '{');
     json_begin(b, "error", '{');
     json_string(b, "code", code);
@@ -118,20 +118,20 @@ void stream_error(struct stream *s, const char *code, int error, const char *for
     va_start(args, format);
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
-    put_error(&b, code, error, message);
+    error_put(&b, code, error, message);
     json_end(&b, '}');
     stream_close(s, &b);
 }
 
 void stream_refuse(struct stream *s, const char *code, const char *message) {
     struct buf b = {0};
-    put_error(&b, code, 0, message);
+    error_put(&b, code, 0, message);
     json_string(&b, "event", "refused");
     json_end(&b, '}');
     stream_event(s, &b);
 }
 
-static const char *code_of(int error) {
+const char *error_code(int error) {
     switch (error) {
     case ENOENT: return "not_found";
     case EEXIST: return "exists";
@@ -156,7 +156,7 @@ static const char *code_of(int error) {
 }
 
 void stream_errno(struct stream *s, int error, const char *what) {
-    stream_error(s, code_of(error), error, "%.400s: %s", what, strerror(error));
+    stream_error(s, error_code(error), error, "%.400s: %s", what, strerror(error));
 }
 
 void stream_widen(struct stream *s, uint32_t n) {

@@ -42,6 +42,8 @@ void stream_send_eof(struct stream *s, uint8_t channel);
 void stream_close(struct stream *s, struct buf *result); /* NULL: {} */
 void stream_error(struct stream *s, const char *code, int error, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
+const char *error_code(int error); /* PROTOCOL.md's code for an errno */
+void error_put(struct buf *b, const char *code, int error, const char *message); /* {"error":{…} without the last brace */
 void stream_errno(struct stream *s, int error, const char *what); /* the code follows from errno */
 void stream_refuse(struct stream *s, const char *code, const char *message); /* a CONTROL that cannot be done */
 void stream_ready(struct stream *s);

@@ -4,7 +4,7 @@ Control is written against these alone. A new seam needs a decision record.
 """
 
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Protocol
@@ -13,10 +13,12 @@ from skerry.model.account import Account, ApiKey
 from skerry.model.bundle import Bundle
 from skerry.model.capability import Capabilities, Probe
 from skerry.model.command import Command, CommandEvent, CommandStatus, ExecSpec, Exit, TerminalSize
-from skerry.model.files import FileChange, FileInfo
+from skerry.model.files import Archived, ArchiveLimits, FileChange, FileInfo
 from skerry.model.ids import AccountId, CommandId, KeyId, SandboxId
 from skerry.model.lifecycle import Cause, Event, State
-from skerry.model.sandbox import Observed, Placement, Sandbox, SandboxSpec
+from skerry.model.process import ListeningPort, Process
+from skerry.model.request import Once
+from skerry.model.sandbox import Change, Filter, Observed, Placement, Promised, Sandbox, SandboxSpec
 from skerry.model.template import BuildProgress, TemplateState
 
 
@@ -52,6 +54,17 @@ class FileReader(Protocol):
     info: FileInfo
 
     def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+
+class ArchiveReader(Protocol):
+    """A tree as a tar stream: iterate it once. A stream that broke off has no end marker, and iterating raises."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+    @property
+    def result(self) -> Archived:
+        """What is in it. Known at the end."""
+        ...
 
 
 class Guest(Protocol):
@@ -115,9 +128,53 @@ class Guest(Protocol):
         """Remove, never through a symlink; the number of entries removed."""
         ...
 
+    async def set_attributes(
+        self,
+        path: str,
+        *,
+        mode: int | None = None,
+        mtime_ns: int | None = None,
+        now: bool = False,
+        create: bool = False,
+    ) -> FileInfo:
+        """Change what is given: the mode, the time (to `mtime_ns`, or with `now` to the present). Follows symlinks.
+
+        With `create`, an empty file (with its parents) where nothing is.
+        """
+        ...
+
+    def pack(self, path: str, limits: ArchiveLimits) -> AbstractAsyncContextManager[ArchiveReader]:
+        """Open a directory as a tar stream. Links are stored, never followed; the tree's file system is not left.
+
+        What tar cannot carry, and what is beyond `max_bytes`, is left out and told.
+
+        Raises:
+            GuestError: `not_found`, `not_a_directory`; while iterating `limit`: more than `max_entries`.
+        """
+        ...
+
+    async def unpack(self, path: str, chunks: AsyncIterator[bytes], limits: ArchiveLimits) -> Archived:
+        """Unpack a tar stream below a directory, which is made. Nothing outside of it is touched by any name or link.
+
+        Entries that lead out, devices and the like are skipped and told. Each file is replaced whole; owners are
+        root; setuid and setgid are dropped. An error leaves what was complete before.
+
+        Raises:
+            GuestError: `invalid`: no tar, or it ends early; `limit`; `no_space`, `quota`.
+        """
+        ...
+
     def watch(
         self, path: str, *, recursive: bool = False
     ) -> AbstractAsyncContextManager[AsyncIterator[FileChange]]: ...
+
+    async def processes(self) -> Sequence[Process]:
+        """What runs inside, but for Skerry's own, by pid."""
+        ...
+
+    async def ports(self) -> Sequence[ListeningPort]:
+        """The TCP sockets that listen inside."""
+        ...
 
     async def open_port(self, port: int) -> ByteStream:
         """Connect to a TCP port on the loopback inside.
@@ -204,6 +261,13 @@ class Runtime(Protocol):
         """Boot a real, empty sandbox under a deadline. Never raises: what went wrong is in the probe."""
         ...
 
+    async def expect_start(self) -> None:
+        """Prepare what a `start` in the next milliseconds would have to wait for. Never raises; need not be called.
+
+        It is called while the parts of a bundle are being made, and not waited for.
+        """
+        ...
+
     async def start(self, bundle: Bundle) -> socket.socket:
         """Create and start the sandbox; the host's end of its stdio socketpair (non-blocking).
 
@@ -255,10 +319,28 @@ class Store(Protocol):
     async def list_keys(self, account_id: AccountId) -> Sequence[ApiKey]: ...
 
     async def delete_key(self, account_id: AccountId, key_id: KeyId) -> None:
-        """Raises NotFound."""
+        """Raises NotFound, and Conflict (`last_key`) for an account's only key."""
         ...
 
-    async def add_sandbox(self, sandbox: Sandbox) -> None: ...
+    async def touch_keys(self, used: Mapping[KeyId, datetime]) -> None:
+        """Note when keys were last used. An earlier time than the one on record, or a key that is gone: nothing."""
+        ...
+
+    async def find_request(self, account_id: AccountId, wanted: Once) -> str | None:
+        """The id of what was made for a request, or None. Raises Conflict (`idempotency_mismatch`)."""
+        ...
+
+    async def forget_requests(self, before: datetime) -> None:
+        """Forget the requests from before this time: sent again, they are new ones."""
+        ...
+
+    async def add_sandbox(self, sandbox: Sandbox, wanted: Once | None = None) -> SandboxId:
+        """Add it and return its id; or, where an equal request has made one already, that one's, and add nothing.
+
+        Raises:
+            Conflict: The key was another request's (`idempotency_mismatch`).
+        """
+        ...
 
     async def get_sandbox(self, sandbox_id: SandboxId) -> Sandbox:
         """Raises NotFound. Knows no account: callers check the owner."""
@@ -269,11 +351,30 @@ class Store(Protocol):
         *,
         account_id: AccountId | None = None,
         states: Sequence[State] | None = None,
-        metadata: dict[str, str] | None = None,
+        where: Filter | None = None,
         limit: int | None = None,
         before: SandboxId | None = None,
     ) -> Sequence[Sandbox]:
         """Newest first; `before` is the last id of the page before."""
+        ...
+
+    async def change_sandbox(
+        self, sandbox_id: SandboxId, change: Change, *, states: Sequence[State] | None = None
+    ) -> Sandbox:
+        """Replace what `change` gives.
+
+        Raises:
+            NotFound
+            Conflict: It is in none of `states` (`sandbox_<state>`).
+        """
+        ...
+
+    async def promised(self, account_id: AccountId) -> Sequence[Promised]:
+        """What the account's sandboxes may use, one entry a state; destroyed ones are left out."""
+        ...
+
+    async def running_commands(self, account_id: AccountId) -> Mapping[SandboxId, int]:
+        """How many commands run in each of the account's sandboxes, those with none left out."""
         ...
 
     async def transition(
@@ -287,12 +388,16 @@ class Store(Protocol):
     ) -> Sandbox:
         """Move a sandbox: compare-and-set on (id, state, generation), an event row in the same transaction.
 
+        A sandbox that becomes `destroyed` loses its environment.
+
         Raises:
             Conflict: The record has moved meanwhile, or the table has no such move.
         """
         ...
 
-    async def add_command(self, command: Command) -> None: ...
+    async def add_command(self, command: Command, wanted: Once | None = None) -> CommandId:
+        """As `add_sandbox`."""
+        ...
 
     async def get_command(self, command_id: CommandId) -> Command:
         """Raises NotFound."""

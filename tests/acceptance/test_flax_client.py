@@ -1,5 +1,7 @@
 """The published client `flaxcloud`, unmodified, against a real server."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import flaxcloud
@@ -23,6 +25,29 @@ def test_f32_the_published_client_runs_and_streams_commands(flax: flaxcloud.Flax
         background = box.run("sleep 0.2; echo later", background=True)
         assert box.wait(background, interval=0.1).stdout == "later\n"
         assert box.code_run("print(6 * 7)").stdout == "42\n"
+
+
+def test_f3_the_published_client_replaces_the_environment(flax: flaxcloud.FlaxClient) -> None:
+    with flax.create_sandbox("python", env={"A": "1"}) as box:
+        assert box.set_env({"B": "2"}).env == {"B": "2"}
+        assert box.run("echo $A$B").stdout == "2\n"
+
+
+def test_the_published_client_sees_account_use_and_keys(flax: flaxcloud.FlaxClient, server: Server) -> None:
+    assert flax.me()["plan"] == flax.usage()["plan"] == "unlimited"
+    made = flax.create_api_key("ci")
+    with flaxcloud.FlaxClient(made["key"], base_url=server.url) as other:
+        assert other.me() == flax.me()
+        assert made["id"] in [key["id"] for key in flax.list_api_keys()]
+        flax.delete_api_key(made["id"])
+        with pytest.raises(flaxcloud.FlaxAuthError):
+            other.me()
+
+
+def test_the_published_command_line_tells_who_it_is(server: Server) -> None:
+    command = [sys.executable, "-m", "flaxcloud.cli", "whoami"]
+    shown = subprocess.run(command, env=server.environ, capture_output=True, text=True, timeout=30)
+    assert "plan=unlimited" in shown.stdout, shown.stderr
 
 
 def test_the_published_client_moves_files(flax: flaxcloud.FlaxClient) -> None:

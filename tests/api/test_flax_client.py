@@ -1,5 +1,8 @@
 """The published client `flaxcloud` 0.6.0, unmodified, against the real HTTP server."""
 
+import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -154,6 +157,29 @@ def test_keys_are_made_used_listed_and_ended(server: Server, flax: FlaxClient) -
             other.me()
     with pytest.raises(FlaxNotFoundError):
         flax.delete_api_key(made["id"])
+
+
+def test_use_is_told(flax: FlaxClient) -> None:
+    sandbox = flax.create_sandbox(memory_mb=256)
+    usage = flax.usage()
+    assert (usage["plan"], usage["sandboxes"]["ready"], usage["memory_mb"]) == ("unlimited", 1, 256)
+    assert usage["limits"]["sandboxes"] is None
+    sandbox.destroy()
+
+
+def test_f3_the_environment_is_replaced(flax: FlaxClient) -> None:
+    sandbox = flax.create_sandbox(env={"A": "1"})
+    assert sandbox.set_env({"B": "2"}).env == {"B": "2"}
+    assert flax.get_sandbox(sandbox.id).env == {"B": "2"}
+    shown = sandbox.run("env").stdout.splitlines()
+    assert "B=2" in shown and "A=1" not in shown
+
+
+def test_whoami_of_the_clients_command_line(server: Server) -> None:
+    env = {**os.environ, "FLAX_API_KEY": server.key, "FLAX_BASE_URL": server.url}
+    shown = subprocess.run([sys.executable, "-m", "flaxcloud.cli", "whoami"], env=env, capture_output=True, text=True)
+    assert shown.returncode == 0, shown.stderr
+    assert "plan=unlimited" in shown.stdout and "id=acct_" in shown.stdout
 
 
 def test_templates_are_listed(flax: FlaxClient) -> None:

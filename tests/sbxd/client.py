@@ -202,7 +202,11 @@ class Client(Link):
         return got
 
     def write_file(self, path: str, content: bytes, **members: Any) -> Result:
-        stream = self.open("write", path=path, **members)
+        return self.upload("write", content, path=path, **members)
+
+    def upload(self, op: str, content: bytes, **members: Any) -> Result:
+        """An op that takes DATA and then EOF."""
+        stream = self.open(op, **members)
         allowed = WINDOW
         for start in range(0, len(content), WINDOW):
             piece = content[start : start + WINDOW]
@@ -210,8 +214,10 @@ class Client(Link):
                 frame = self.next(stream)
                 if frame.type == CLOSE:
                     return Result(closed=frame.json)
-                assert frame.type == CREDIT
-                allowed += struct.unpack("<I", frame.payload)[0]
+                if frame.type == CREDIT:
+                    allowed += struct.unpack("<I", frame.payload)[0]
+                else:
+                    assert frame.type == EVENT, frame
             self.send(DATA, stream, piece)
             allowed -= len(piece)
         self.send(EOF, stream)

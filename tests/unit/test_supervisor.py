@@ -1,6 +1,7 @@
 """The supervisor on fake parts: each step that fails, each party that dies or lies."""
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -429,3 +430,26 @@ async def test_the_secret_is_new_for_each_sandbox_and_never_told(host: Host) -> 
         assert first.secret != second.secret and len(first.secret) == 32
         assert first.secret.hex() not in str(node.list())
     assert honest is host.runtime.greet
+
+
+async def test_no_environment_is_written_down(host: Host) -> None:
+    wanted = replace(spec(), env={"TOKEN": "hunter2-secret"})
+    async with host.node() as node:
+        await node.create(wanted)
+        assert b"hunter2" not in b"".join(path.read_bytes() for path in (host.home / "sandboxes").iterdir())
+
+
+async def test_an_environment_that_an_earlier_version_wrote_down_goes_at_the_start(host: Host) -> None:
+    wanted = spec()
+    async with host.node() as node:
+        await node.create(wanted)
+    (path,) = (host.home / "sandboxes").iterdir()
+    lines = [json.loads(line) for line in path.read_bytes().splitlines() if line]
+    for line in lines:
+        line["spec"]["env"] = {"TOKEN": "hunter2-secret"}
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (record,) = host.records.load()
+    assert (record.id, record.stage, record.spec.env) == (wanted.id, Stage.RUNNING, {})
+    assert b"hunter2" not in path.read_bytes()
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert host.records.load() == [record]

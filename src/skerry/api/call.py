@@ -1,9 +1,11 @@
 """What a route is handed, and what it hands back: the caller, and JSON. Decides nothing."""
 
+import hashlib
+import json
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import Depends
+from fastapi import Depends, Header
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,6 +14,7 @@ from skerry.api.gate import ACCOUNT
 from skerry.control.deps import Deps
 from skerry.model.errors import Invalid
 from skerry.model.ids import AccountId
+from skerry.model.request import Once
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,20 +23,50 @@ class Call:
 
     deps: Deps
     account_id: AccountId
+    path: str
 
 
 async def _call(request: Request) -> Call:
     if request.scope["query_string"]:
         _refuse_unknown(request)
-    return Call(request.app.state.deps, request.scope[ACCOUNT])
+    if request.method == "POST" and _KEY in request.headers:
+        _refuse_unused_key(request)
+    return Call(request.app.state.deps, request.scope[ACCOUNT], request.scope["path"])
 
 
+_KEY = "idempotency-key"
 Caller = Annotated[Call, Depends(_call)]
+RepeatKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        pattern=r"^[\x21-\x7e]{1,255}$",
+        description="Sent again with the same key and body within a day, the request is done once and answered again.",
+    ),
+]
+
+
+def once(call: Call, key: str | None, body: BaseModel) -> Once | None:
+    """How the request is known again. The same members in another order are the same request."""
+    if key is None:
+        return None
+    said = json.dumps(body.model_dump(mode="json", exclude_unset=True), sort_keys=True)
+    return Once(key, hashlib.sha256(f"POST {call.path}\n{said}".encode("utf-8", "surrogatepass")).hexdigest())
 
 
 def answer(body: BaseModel, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """JSON, serialised once: the shape was checked when `body` was made."""
     return Response(body.model_dump_json(), status, headers, "application/json")
+
+
+def _refuse_unused_key(request: Request) -> None:
+    """Who sends a key relies on it."""
+    if all(field.alias.lower() != _KEY for field in request.scope["route"].dependant.header_params):
+        raise Invalid(
+            "This route takes no Idempotency-Key. It is taken where sandboxes and commands are made.",
+            code="unknown_field",
+            field="Idempotency-Key",
+        )
 
 
 def _refuse_unknown(request: Request) -> None:

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Header, Query
 from starlette.responses import Response
 
 from skerry.api import output
-from skerry.api.call import Caller, answer
+from skerry.api.call import Caller, RepeatKey, answer, once
 from skerry.api.render import command_view
 from skerry.api.streaming import BYTES, SSE, Stream, events
 from skerry.control import commands
@@ -28,21 +28,23 @@ class Channel(StrEnum):
 
 
 @router.post("/v1/sandboxes/{sandbox_id}/commands", response_model=CommandView, responses={202: {"model": CommandView}})
-async def run_command(call: Caller, sandbox_id: str, body: RunCommand) -> Response:
+async def run_command(call: Caller, sandbox_id: str, body: RunCommand, key: RepeatKey = None) -> Response:
     """Run a command and answer when it has ended (200), or with `async` as soon as it runs (202)."""
+    again = once(call, key, body)
     if body.run_async:
-        started = await commands.start(call.deps, call.account_id, sandbox_id, _wanted(body))
+        started = await commands.start(call.deps, call.account_id, sandbox_id, _wanted(body), again)
         return answer(command_view(started.command), 202)
-    result = await commands.run(call.deps, call.account_id, sandbox_id, _wanted(body))
+    result = await commands.run(call.deps, call.account_id, sandbox_id, _wanted(body), again)
     return answer(command_view(result.command, result.captured))
 
 
 @router.post("/v1/sandboxes/{sandbox_id}/commands/stream", response_class=Response, responses={**SSE})
-async def stream_command(call: Caller, sandbox_id: str, body: RunCommand) -> Response:
+async def stream_command(call: Caller, sandbox_id: str, body: RunCommand, key: RepeatKey = None) -> Response:
     """Run a command and stream its output in the published client's dialect: `chunk`, `error`, `end`."""
     if body.run_async:
         raise Invalid("A streamed command is followed as it runs: leave 'async' out.", field="async")
-    started = await commands.start(call.deps, call.account_id, sandbox_id, _wanted(body))
+    again = once(call, key, body)
+    started = await commands.start(call.deps, call.account_id, sandbox_id, _wanted(body), again)
     return events(output.flax_events(call.deps, started))
 
 

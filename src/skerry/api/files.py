@@ -4,7 +4,6 @@ import base64
 import binascii
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
-from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, Header, Query
 from starlette.requests import Request
@@ -12,6 +11,7 @@ from starlette.responses import Response
 
 from skerry.api.call import Caller, answer
 from skerry.api.download import download
+from skerry.api.exact import exact, upload
 from skerry.api.render import file_entry
 from skerry.api.streaming import BYTES
 from skerry.control import files
@@ -22,7 +22,6 @@ router = APIRouter(prefix="/v1/sandboxes/{sandbox_id}/files", tags=["files"])
 
 _INLINE_LIMIT = 64 * 1024 * 1024
 _PIECE = 262_144
-_SMALL = 32_768
 
 PathQuery = Annotated[str, Query(description="Absolute, or relative to /workspace; any bytes, percent-encoded.")]
 PARTS: dict[int | str, dict[str, Any]] = {
@@ -36,14 +35,14 @@ RAW_BODY: dict[str, Any] = {"requestBody": {"required": True, "content": {"appli
 async def write_file(call: Caller, sandbox_id: str, body: WriteFile) -> Response:
     """Replace a small file, all or nothing; parents are made."""
     guest = await files.open_guest(call.deps, call.account_id, sandbox_id)
-    return answer(file_entry(await files.write(guest, body.path, _pieces(_decoded(body.content_base64)))))
+    return answer(file_entry(await files.write(guest, body.path, _pieces(decoded(body.content_base64)))))
 
 
 @router.get("", response_model=FileContent)
 async def read_file(request: Request, call: Caller, sandbox_id: str, path: PathQuery) -> Response:
     """A small file in JSON; larger ones are streamed by `files/raw`."""
     guest = await files.open_guest(call.deps, call.account_id, sandbox_id)
-    info, content = await files.read_small(guest, _exact(request, path), _INLINE_LIMIT)
+    info, content = await files.read_small(guest, exact(request, path), _INLINE_LIMIT)
     text = base64.b64encode(content).decode()
     return answer(FileContent(path=file_entry(info).path, content_base64=text, size_bytes=len(content)))
 
@@ -54,7 +53,7 @@ async def remove_file(
 ) -> Response:
     """Remove a file, a symlink itself, an empty directory, or with `recursive` a tree."""
     guest = await files.open_guest(call.deps, call.account_id, sandbox_id)
-    await files.remove(guest, _exact(request, path), recursive=recursive)
+    await files.remove(guest, exact(request, path), recursive=recursive)
     return Response(status_code=204)
 
 
@@ -62,7 +61,7 @@ async def remove_file(
 async def list_files(request: Request, call: Caller, sandbox_id: str, path: PathQuery = files.WORKSPACE) -> Response:
     """The entries of a directory, by name."""
     guest = await files.open_guest(call.deps, call.account_id, sandbox_id)
-    found = await files.list_directory(guest, _exact(request, path))
+    found = await files.list_directory(guest, exact(request, path))
     return answer(FileList(data=[file_entry(info) for info in found]))
 
 
@@ -70,7 +69,7 @@ async def list_files(request: Request, call: Caller, sandbox_id: str, path: Path
 async def stat_file(request: Request, call: Caller, sandbox_id: str, path: PathQuery, follow: bool = True) -> Response:
     """One entry; with `follow` what a symlink leads to."""
     guest = await files.open_guest(call.deps, call.account_id, sandbox_id)
-    return answer(file_entry(await files.stat(guest, _exact(request, path), follow=follow)))
+    return answer(file_entry(await files.stat(guest, exact(request, path), follow=follow)))
 
 
 @router.post("/mkdir", response_model=FileEntry)
@@ -99,7 +98,7 @@ async def read_raw(
 ) -> Response:
     """A file's bytes, or one `Range` of them. Several ranges are answered with the whole file."""
     guest = await files.open_guest(call.deps, call.account_id, sandbox_id)
-    return await download(guest, _exact(request, path), range, if_range, head=request.method == "HEAD")
+    return await download(guest, exact(request, path), range, if_range, head=request.method == "HEAD")
 
 
 @router.put("/raw", response_model=FileEntry, openapi_extra=RAW_BODY)
@@ -112,48 +111,16 @@ async def write_raw(
 ) -> Response:
     """Replace a file with the body, all or nothing; parents are made. A broken upload leaves what was there."""
     guest = await files.open_guest(call.deps, call.account_id, sandbox_id)
-    chunks = _upload(request, call.deps.config.upload_limit_mb * 1024 * 1024)
-    info = await files.write(guest, _exact(request, path), chunks, mode=None if mode is None else int(mode, 8))
+    chunks = upload(request, call.deps.config.upload_limit_mb * 1024 * 1024)
+    info = await files.write(guest, exact(request, path), chunks, mode=None if mode is None else int(mode, 8))
     return answer(file_entry(info))
 
 
-def _exact(request: Request, path: str) -> str:
-    """The path with bytes that are no UTF-8 kept as surrogates; the framework has replaced them by U+FFFD."""
-    if "\ufffd" not in path:
-        return path
-    query = request.scope["query_string"].decode("latin-1")
-    return dict(parse_qsl(query, keep_blank_values=True, errors="surrogateescape"))["path"]
-
-
-async def _upload(request: Request, limit: int) -> AsyncIterator[bytes]:
-    """The body as it comes. Only small pieces are gathered: each would cost a frame and a wake-up inside."""
-    _check_length(int(request.headers.get("content-length", "0") or 0), limit)
-    held = bytearray()
-    received = 0
-    async for chunk in request.stream():
-        received += len(chunk)
-        _check_length(received, limit)
-        if not held and len(chunk) >= _SMALL:
-            yield chunk  # not copied once more
-            continue
-        held += chunk
-        if len(held) >= _SMALL:
-            yield bytes(held)
-            held.clear()
-    if held:
-        yield bytes(held)
-
-
-def _check_length(length: int, limit: int) -> None:
-    if length > limit:
-        raise Invalid(f"The file is larger than {limit} bytes, this server's 'upload_limit_mb'.", code="too_large")
-
-
-def _decoded(content: str) -> bytes:
+def decoded(content: str, field: str = "content_base64") -> bytes:
     try:
         return base64.b64decode(content, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise Invalid(f"'content_base64' is not base64: {error}.", field="content_base64") from error
+        raise Invalid(f"'{field}' is not base64: {error}.", field=field) from error
 
 
 async def _pieces(content: bytes) -> AsyncIterator[bytes]:

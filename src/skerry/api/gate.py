@@ -21,6 +21,8 @@ ACCOUNT = "skerry.account"
 JSON_LIMIT = 32 * 1024 * 1024
 FILES_LIMIT = 96 * 1024 * 1024
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+_BYTES = ("/files/raw", "/files/tar")  # bodies that are no JSON; their routes bound them
+_FILES = ("/files", "/files/batch")  # file contents in JSON
 
 
 class Gate:
@@ -39,8 +41,8 @@ class Gate:
         except SkerryError as error:
             await _refuse(error, scope, receive, send)
             return
-        if scope["type"] == "http" and scope["method"] in _WITH_BODY and not scope["path"].endswith("/files/raw"):
-            limit = FILES_LIMIT if scope["path"].endswith("/files") else JSON_LIMIT
+        if scope["type"] == "http" and scope["method"] in _WITH_BODY and not scope["path"].endswith(_BYTES):
+            limit = FILES_LIMIT if scope["path"].endswith(_FILES) else JSON_LIMIT
             refusal = _refusal(scope["headers"], limit)
             if refusal is not None:
                 await refusal(scope, receive, send)
@@ -125,4 +127,4 @@ def _bounded(receive: Receive, limit: int) -> Receive:
 
 
 def _too_large(limit: int) -> str:
-    return f"The body is larger than {limit} bytes. Send large files with PUT …/files/raw?path=."
+    return f"The body is larger than {limit} bytes. Send large files with PUT …/files/raw, many with PUT …/files/tar."

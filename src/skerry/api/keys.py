@@ -28,10 +28,17 @@ async def create_key(call: Caller, body: CreateKey) -> Response:
 
 @router.delete("/v1/keys/{key_id}", status_code=204)
 async def delete_key(call: Caller, key_id: str) -> Response:
-    """End a key at once. The one that the request came with, too."""
+    """End a key at once. The one that the request came with, too, but never the account's only one (409 `last_key`)."""
     await accounts.delete_key(call.deps, call.account_id, KeyId(key_id))
     return Response(status_code=204)
 
 
 def _view(key: ApiKey, secret: str | None = None) -> KeyView:
-    return KeyView(id=key.id, name=key.name, key=secret, created_at=key.created_at, last_used_at=key.last_used_at)
+    return KeyView(
+        id=key.id,
+        name=key.name,
+        prefix=key.hint or None,
+        key=secret,
+        created_at=key.created_at,
+        last_used_at=key.last_used_at,
+    )

@@ -10,7 +10,7 @@ from skerry.control import commands, endings
 from skerry.control.commands import Started
 from skerry.control.deps import Deps
 from skerry.control.streams import closing
-from skerry.model.command import Command, CommandEvent, CommandStatus, Exit, Lost, Output
+from skerry.model.command import Command, CommandCause, CommandEvent, CommandStatus, Exit, Lost, Output
 from skerry.model.errors import SkerryError
 
 
@@ -22,7 +22,7 @@ async def flax_events(deps: Deps, started: Started) -> AsyncIterator[bytes]:
     tails: dict[int, bytes] = {}
     ended = started.command
     try:
-        if ended.status is CommandStatus.RUNNING:
+        if ended.exit is None or ended.exit.cause is not CommandCause.NOT_STARTED:
             async with closing(commands.follow(deps, ended)) as found:
                 async for each in found:
                     if isinstance(each, Output):

@@ -3,23 +3,51 @@
 import base64
 from datetime import UTC, datetime, timedelta
 
+from skerry.config import Config
 from skerry.control.outputs import Captured
+from skerry.control.usage import Usage
 from skerry.model.account import Account
 from skerry.model.capability import Capabilities
 from skerry.model.command import Command, CommandCause
-from skerry.model.files import FileInfo
+from skerry.model.env import REDACTED
+from skerry.model.files import Archived, FileInfo
 from skerry.model.lifecycle import State
+from skerry.model.process import ListeningPort, Process
 from skerry.model.sandbox import Sandbox
 from skerry.model.template import TemplateState
 from skerry.wire.commands import CommandView
 from skerry.wire.files import FileEntry
-from skerry.wire.sandboxes import CapabilitiesView, MeView, ProbeView, SandboxView, TemplateView
+from skerry.wire.processes import PortView, ProcessView
+from skerry.wire.sandboxes import (
+    CapabilitiesView,
+    LimitsView,
+    MeView,
+    ProbeView,
+    SandboxLimitsView,
+    SandboxView,
+    TemplateView,
+    UsageView,
+)
+from skerry.wire.trees import SkippedEntry, Unpacked
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_PROCESS_STATES = {
+    "R": "running",
+    "S": "sleeping",
+    "D": "waiting",
+    "T": "stopped",
+    "t": "stopped",
+    "Z": "zombie",
+    "X": "zombie",
+    "x": "zombie",
+    "I": "idle",
+}
 _NS_LIMIT = 2**63  # what a file system can say; more is a lie from inside
+_LONGEST_AGE_MS = 10**12
 
 
-def sandbox_view(sandbox: Sandbox, *, busy: bool) -> SandboxView:
+def sandbox_view(sandbox: Sandbox, *, busy: bool, secrets: bool = True) -> SandboxView:
+    """`secrets`: with the values of its environment, which are for who asks for this one sandbox."""
     status = sandbox.state.value
     if sandbox.state is State.RUNNING:
         status = "active" if busy else "ready"
@@ -36,7 +64,7 @@ def sandbox_view(sandbox: Sandbox, *, busy: bool) -> SandboxView:
         disk_mb=sandbox.limits.disk_mb,
         timeout_seconds=sandbox.timeout_s,
         network_mode=sandbox.network_mode,
-        env=dict(sandbox.env),
+        env=dict(sandbox.env) if secrets else dict.fromkeys(sandbox.env, REDACTED),
         capabilities=list(sandbox.capabilities),
         model=None if sandbox.model is None else dict(sandbox.model),
         metadata=dict(sandbox.metadata),
@@ -103,6 +131,47 @@ def file_entry(info: FileInfo) -> FileEntry:
     )
 
 
+def shown_with_bytes(path: str) -> dict[str, str]:
+    """A path to show, as members; with its exact bytes where the text does not say them all."""
+    text, exact = text_of(_raw(path))
+    return {"path": text} if exact is None else {"path": text, "path_base64": exact}
+
+
+def unpacked_view(archived: Archived) -> Unpacked:
+    return Unpacked(
+        count=archived.count,
+        size_bytes=archived.size_bytes,
+        skipped=[SkippedEntry(**shown_with_bytes(each.path), reason=each.reason) for each in archived.skipped],
+        skipped_count=archived.skipped_count,
+    )
+
+
+def process_view(process: Process, now: datetime) -> ProcessView:
+    return ProcessView(
+        pid=process.pid,
+        ppid=process.ppid,
+        uid=process.uid,
+        name=_shown(process.name),
+        argv=[_shown(argument) for argument in process.argv],
+        state=_PROCESS_STATES.get(process.state, "unknown"),
+        cpu_ms=process.cpu_ms,
+        memory_bytes=process.rss_bytes,
+        started_at=max(_EPOCH, now - timedelta(milliseconds=min(process.age_ms, _LONGEST_AGE_MS))),
+        command_id=process.command_id,
+    )
+
+
+def port_view(port: ListeningPort) -> PortView:
+    return PortView(
+        port=port.port,
+        address=port.address,
+        family=port.family,
+        uid=port.uid,
+        pid=port.pid,
+        command_id=port.command_id,
+    )
+
+
 def template_view(state: TemplateState) -> TemplateView:
     return TemplateView(
         id=state.name,
@@ -134,7 +203,23 @@ def capabilities_view(capabilities: Capabilities) -> CapabilitiesView:
 
 
 def me_view(account: Account) -> MeView:
-    return MeView(id=account.id, email=None, name=account.name, plan=account.plan)
+    return MeView(id=account.id, email=None, name=account.name, plan=account.plan, created_at=account.created_at)
+
+
+def usage_view(usage: Usage, config: Config) -> UsageView:
+    return UsageView(
+        plan=usage.account.plan,
+        sandboxes=dict(usage.sandboxes),
+        running_commands=usage.running_commands,
+        memory_mb=usage.memory_mb,
+        cpu_millis=usage.cpu_millis,
+        disk_mb=usage.disk_mb,
+        # There is one plan, `unlimited`; what a single sandbox may have is the server's setting.
+        limits=LimitsView(sandboxes=None, running_commands=None, memory_mb=None, cpu_millis=None, disk_mb=None),
+        sandbox_limits=SandboxLimitsView(
+            memory_mb=config.max_memory_mb, disk_mb=config.pool_mb, timeout_seconds=config.max_command_timeout_s
+        ),
+    )
 
 
 def _raw(text: str) -> bytes:

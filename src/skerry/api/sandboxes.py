@@ -7,14 +7,15 @@ from typing import Annotated, cast
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from skerry.api.call import Call, Caller, answer
+from skerry.api.call import Call, Caller, RepeatKey, answer, once
 from skerry.api.render import sandbox_view
 from skerry.control import sandboxes
 from skerry.model.errors import Invalid
+from skerry.model.ids import SandboxId
 from skerry.model.lifecycle import State
-from skerry.model.sandbox import Sandbox
+from skerry.model.sandbox import Filter, Sandbox
 from skerry.wire.base import Page
-from skerry.wire.sandboxes import CreateSandbox, SandboxView
+from skerry.wire.sandboxes import ChangeSandbox, CreateSandbox, SandboxView, SetEnv
 
 router = APIRouter(tags=["sandboxes"])
 
@@ -26,13 +27,15 @@ _STATES: Mapping[str, State] = {"ready": State.RUNNING, "active": State.RUNNING}
 _NOT_YET = ("startup_command", "restore_from", "snapshot_id", "capabilities")
 
 Statuses = Annotated[list[str] | None, Query(description="Only these statuses; left out: all but `destroyed`.")]
-Filters = Annotated[list[str] | None, Query(description="`key=value`: only sandboxes with this entry; repeatable.")]
+Filters = Annotated[
+    list[str] | None, Query(description="`key=value`, or `key` with any value; repeatable, all must hold.")
+]
 
 
 @router.post("/v1/sandboxes", status_code=201, response_model=SandboxView)
-async def create_sandbox(call: Caller, body: CreateSandbox) -> Response:
+async def create_sandbox(call: Caller, body: CreateSandbox, key: RepeatKey = None) -> Response:
     """Make a sandbox and answer when it is ready."""
-    sandbox = await sandboxes.create(call.deps, call.account_id, _wanted(body))
+    sandbox = await sandboxes.create(call.deps, call.account_id, _wanted(body), once(call, key, body))
     return answer(await _view(call, sandbox), 201, {"Location": f"/v1/sandboxes/{sandbox.id}"})
 
 
@@ -43,16 +46,19 @@ async def list_sandboxes(
     before: str | None = None,
     status: Statuses = None,
     metadata: Filters = None,
+    name: Annotated[str | None, Query(max_length=200, description="Only sandboxes of exactly this name.")] = None,
+    id_prefix: Annotated[str | None, Query(max_length=64, description="Only ids that begin like this.")] = None,
 ) -> Response:
-    """Newest first. A page filtered by `ready` or `active` may be short; `next` tells whether there is more."""
-    wanted = _states(status)
+    """Newest first. `next` is the `before` of the following page. Values in `env` are `[redacted]` here."""
+    where = Filter(busy=_busy(status), metadata=_filters(metadata), name=name, id_prefix=id_prefix)
     page, following = await sandboxes.list_page(
-        call.deps, call.account_id, states=wanted, metadata=_filters(metadata), limit=limit, before=before
+        call.deps, call.account_id, states=_states(status), where=where, limit=limit, before=before
     )
-    busy = await call.deps.store.busy_sandboxes([s.id for s in page if s.state is State.RUNNING])
-    views = [sandbox_view(sandbox, busy=sandbox.id in busy) for sandbox in page]
-    shown = [view for view in views if status is None or view.status in status]
-    return answer(Page[SandboxView](data=shown, next=following))
+    running = [s.id for s in page if s.state is State.RUNNING]
+    # Where the query has looked already, its word stands: a page shows only what was asked for.
+    busy = set(running if where.busy else ()) if where.busy is not None else await _busy_of(call, running)
+    views = [sandbox_view(sandbox, busy=sandbox.id in busy, secrets=False) for sandbox in page]
+    return answer(Page[SandboxView](data=views, next=following))
 
 
 @router.get("/v1/sandboxes/{sandbox_id}", response_model=SandboxView)
@@ -61,11 +67,31 @@ async def get_sandbox(call: Caller, sandbox_id: str) -> Response:
     return answer(await _view(call, await sandboxes.get(call.deps, call.account_id, sandbox_id)))
 
 
+@router.patch("/v1/sandboxes/{sandbox_id}", response_model=SandboxView)
+async def change_sandbox(call: Caller, sandbox_id: str, body: ChangeSandbox) -> Response:
+    """Replace name or metadata, in any state. What is left out stays as it is; `null` takes it away."""
+    given = body.model_fields_set
+    name = (body.name or "") if "name" in given else None
+    metadata = (_document("metadata", body.metadata) or {}) if "metadata" in given else None
+    sandbox = await sandboxes.relabel(call.deps, call.account_id, sandbox_id, name=name, metadata=metadata)
+    return answer(await _view(call, sandbox))
+
+
+@router.put("/v1/sandboxes/{sandbox_id}/env", response_model=SandboxView)
+async def set_env(call: Caller, sandbox_id: str, body: SetEnv) -> Response:
+    """Replace the environment of commands from now on. What runs already keeps the one it has."""
+    return answer(await _view(call, await sandboxes.set_env(call.deps, call.account_id, sandbox_id, body.env)))
+
+
 @router.delete("/v1/sandboxes/{sandbox_id}", status_code=204)
 async def destroy_sandbox(call: Caller, sandbox_id: str) -> Response:
     """End a sandbox and everything in it, in any state. Safe to call twice."""
     await sandboxes.destroy(call.deps, call.account_id, sandbox_id)
     return Response(status_code=204)
+
+
+async def _busy_of(call: Call, running: list[SandboxId]) -> set[SandboxId]:
+    return await call.deps.store.busy_sandboxes(running) if running else set()
 
 
 async def _view(call: Call, sandbox: Sandbox) -> SandboxView:
@@ -127,11 +153,17 @@ def _states(statuses: list[str] | None) -> list[State]:
     return [_STATES[status] for status in statuses]
 
 
-def _filters(metadata: list[str] | None) -> dict[str, str]:
-    wanted: dict[str, str] = {}
+def _busy(statuses: list[str] | None) -> bool | None:
+    """Which of the running ones: None when both are asked for, or none of them."""
+    shown = {"ready", "active"} & set(statuses or ())
+    return "active" in shown if len(shown) == 1 else None
+
+
+def _filters(metadata: list[str] | None) -> dict[str, str | None]:
+    wanted: dict[str, str | None] = {}
     for entry in metadata or []:
         key, separator, value = entry.partition("=")
-        if not separator or not key:
-            raise Invalid("A metadata filter has the form 'key=value'.", field="metadata")
-        wanted[key] = value
+        if not key:
+            raise Invalid("A metadata filter has the form 'key=value' or 'key'.", field="metadata")
+        wanted[key] = value if separator else wanted.get(key)
     return wanted

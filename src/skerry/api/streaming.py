@@ -44,10 +44,10 @@ class Stream(StreamingResponse):
                 await self._close()
 
 
-def events(chunks: AsyncIterator[bytes]) -> Stream:
+def events(chunks: AsyncIterator[bytes], close: Callable[[], Awaitable[object]] | None = None) -> Stream:
     """A stream of server-sent events. Proxies are asked not to hold them back."""
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return Stream(_pinged(chunks), headers=headers, media_type="text/event-stream")
+    return Stream(_pinged(chunks), headers=headers, media_type="text/event-stream", close=close)
 
 
 def event(name: str, data: str, event_id: int | None = None) -> bytes:

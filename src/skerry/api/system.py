@@ -7,11 +7,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from skerry.api.call import Caller, answer
-from skerry.api.render import capabilities_view, me_view
-from skerry.control import accounts
+from skerry.api.render import capabilities_view, me_view, usage_view
+from skerry.control import accounts, usage
 from skerry.control.deps import Deps
 from skerry.model.errors import Unavailable
-from skerry.wire.sandboxes import CapabilitiesView, MeView
+from skerry.wire.sandboxes import CapabilitiesView, MeView, UsageView
 
 router = APIRouter(tags=["system"])
 
@@ -22,6 +22,12 @@ _READY_DEADLINE_S = 5.0
 async def get_me(call: Caller) -> Response:
     """The account that the key belongs to."""
     return answer(me_view(await accounts.get(call.deps, call.account_id)))
+
+
+@router.get("/v1/usage", response_model=UsageView)
+async def get_usage(call: Caller) -> Response:
+    """What the account uses now, beside what its plan allows."""
+    return answer(usage_view(await usage.get(call.deps, call.account_id), call.deps.config))
 
 
 @router.get("/v1/capabilities", response_model=CapabilitiesView)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import structlog
 
 from skerry.control.deps import Deps
-from skerry.model.account import Account, ApiKey, hash_secret, new_secret
+from skerry.model.account import Account, ApiKey, hash_secret, hint_of, new_secret
 from skerry.model.errors import Unauthorized
 from skerry.model.ids import AccountId, KeyId, new_account_id, new_key_id, new_project_id
 
@@ -44,7 +44,7 @@ async def list_keys(deps: Deps, account_id: AccountId) -> Sequence[ApiKey]:
 async def create_key(deps: Deps, account_id: AccountId, name: str) -> tuple[ApiKey, str]:
     """A new key and its secret, which exists nowhere else from here on."""
     secret = new_secret()
-    key = ApiKey(new_key_id(), account_id, name, hash_secret(secret), deps.clock.now())
+    key = ApiKey(new_key_id(), account_id, name, hash_secret(secret), deps.clock.now(), hint=hint_of(secret))
     await deps.store.add_key(key)
     return key, secret
 
@@ -52,14 +52,18 @@ async def create_key(deps: Deps, account_id: AccountId, name: str) -> tuple[ApiK
 async def delete_key(deps: Deps, account_id: AccountId, key_id: KeyId) -> None:
     """End a key at once (in other processes on the same database: within two seconds).
 
+    The key that the call came with may go, too. The first key lies in the server's home as well and comes back with the
+    next start while it lies there.
+
     Raises:
         NotFound: No such key in this account.
+        Conflict: It is the account's only key (`last_key`): without one nobody could make another.
     """
     await deps.store.delete_key(account_id, key_id)
     deps.keys.forget(key_id)
 
 
-async def bootstrap(deps: Deps, secret_hash: bytes) -> Account:
+async def bootstrap(deps: Deps, secret_hash: bytes, hint: str = "") -> Account:
     """Make sure that there is an account (plan `unlimited`) and that the key with this hash opens the first one.
 
     Safe to call at each start. A hash that is new to an old account is added: that is how a lost key is replaced.
@@ -68,10 +72,10 @@ async def bootstrap(deps: Deps, secret_hash: bytes) -> Account:
     present = await deps.store.list_accounts()
     if not present:
         account = Account(new_account_id(), "owner", "unlimited", new_project_id(), now)
-        await deps.store.add_account(account, ApiKey(new_key_id(), account.id, "first", secret_hash, now))
+        await deps.store.add_account(account, ApiKey(new_key_id(), account.id, "first", secret_hash, now, hint=hint))
         _log.info("first account made", account=account.id)
         return account
     if await deps.store.find_key(secret_hash) is None:
-        await deps.store.add_key(ApiKey(new_key_id(), present[0].id, "first", secret_hash, now))
+        await deps.store.add_key(ApiKey(new_key_id(), present[0].id, "first", secret_hash, now, hint=hint))
         _log.info("a new key opens the first account", account=present[0].id)
     return present[0]

@@ -5,8 +5,9 @@ import shlex
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 
-from skerry.control import endings, sandboxes, sizes
+from skerry.control import endings, repeats, sandboxes, sizes
 from skerry.control.deps import Deps
 from skerry.control.outputs import Capture, Captured
 from skerry.control.starting import why_not_started
@@ -23,6 +24,8 @@ from skerry.model.errors import (
     Unavailable,
 )
 from skerry.model.ids import AccountId, CommandId, is_id, new_command_id
+from skerry.model.lifecycle import State
+from skerry.model.request import Once
 from skerry.model.sandbox import Sandbox
 
 WORKSPACE = "/workspace"
@@ -42,9 +45,9 @@ class NewCommand:
     shell: str | None = None
     timeout_s: int | None = None
     cwd: str | None = None
-    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     user: str | None = None
-    stdin: bytes | None = None
+    stdin: bytes | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,36 +66,87 @@ class Started:
     watching: asyncio.Task[Result]
 
 
-async def start(deps: Deps, account_id: AccountId, sandbox_id: str, wanted: NewCommand) -> Started:
-    """Record a command and start it. Nobody has to stay for it to go on.
+async def start(
+    deps: Deps, account_id: AccountId, sandbox_id: str, wanted: NewCommand, once: Once | None = None
+) -> Started:
+    """Record a command and start it. Nobody has to stay for it to go on. `once` says which calls are the same.
 
     A command that cannot be started (no such program, …) is no error here: it is `failed`, cause `not_started`.
 
     Raises:
         NotFound, Conflict: The sandbox is not there, or does not run.
-        Invalid: The deadline is longer than allowed.
+        Invalid: The deadline is longer than allowed, or what is to be run, or its environment, too long.
         Unavailable: The node stays away; whether the command runs is found out and recorded later.
     """
+    if once is None:
+        started = await _start(deps, account_id, sandbox_id, wanted, None)
+        assert started is not None
+        return started
+    return await repeats.shared(
+        deps, account_id, once, partial(_start_once, deps, account_id, sandbox_id, wanted, once)
+    )
+
+
+async def _start_once(deps: Deps, account_id: AccountId, sandbox_id: str, wanted: NewCommand, once: Once) -> Started:
+    while True:
+        made = await deps.store.find_request(account_id, once)
+        if made is not None:
+            command = await deps.store.get_command(CommandId(made))
+            if command.exit is None or command.exit.cause is not CommandCause.NOT_STARTED:
+                return await _take_up(deps, command, wanted)
+        started = await _start(deps, account_id, sandbox_id, wanted, replace(once, instead_of=made))
+        if started is not None:
+            return started
+
+
+async def _start(
+    deps: Deps, account_id: AccountId, sandbox_id: str, wanted: NewCommand, once: Once | None
+) -> Started | None:
+    """None: another process has started a command for this request meanwhile."""
     sandbox = await sandboxes.get_running(deps, account_id, sandbox_id)
-    command, spec = _decide(deps, sandbox, wanted)
+    command = _decide(deps, sandbox, wanted)
+    sizes.check_command(_spec(sandbox, command, wanted))
     deps.following.add(command.id)
     try:
-        await deps.store.add_command(command)
+        standing = await deps.store.add_command(command, once)
     except BaseException:
         deps.following.discard(command.id)
         raise
+    if standing != command.id:
+        deps.following.discard(command.id)
+        return None
+    return await _driven(deps, sandbox, command, wanted)
+
+
+async def _driven(deps: Deps, sandbox: Sandbox, command: Command, wanted: NewCommand) -> Started:
     started: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+    spec = _spec(sandbox, command, wanted)
     watching = deps.tasks.spawn(_drive(deps, command, spec, wanted.stdin, started), name=f"run {command.id}")
     return Started(await asyncio.shield(started), watching)
 
 
-async def run(deps: Deps, account_id: AccountId, sandbox_id: str, wanted: NewCommand) -> Result:
+async def _take_up(deps: Deps, command: Command, wanted: NewCommand) -> Started:
+    """A command that an equal request made earlier. Where a crash came before its start, it is started now."""
+    if command.status is not CommandStatus.RUNNING:
+        found = look_up(deps, command.account_id, command.id)
+        return Started(command, deps.tasks.spawn(found, name=f"look up {command.id}"))
+    if command.id not in deps.following and command.id not in await deps.provider.command_exits([command.id]):
+        sandbox = await deps.store.get_sandbox(command.sandbox_id)
+        if sandbox.state is State.RUNNING:
+            deps.following.add(command.id)
+            return await _driven(deps, sandbox, command, wanted)
+    return Started(command, deps.tasks.spawn(_watch(deps, command), name=f"watch {command.id}"))
+
+
+async def run(
+    deps: Deps, account_id: AccountId, sandbox_id: str, wanted: NewCommand, once: Once | None = None
+) -> Result:
     """Start a command and wait for its end. A caller that leaves ends the waiting, not the command.
 
     Raises:
         As `start`.
     """
-    started = await start(deps, account_id, sandbox_id, wanted)
+    started = await start(deps, account_id, sandbox_id, wanted, once)
     return await asyncio.shield(started.watching)
 
 
@@ -168,12 +222,12 @@ async def _watch_adopted(deps: Deps, command: Command) -> Result:
         deps.following.discard(command.id)
 
 
-def _decide(deps: Deps, sandbox: Sandbox, wanted: NewCommand) -> tuple[Command, ExecSpec]:
+def _decide(deps: Deps, sandbox: Sandbox, wanted: NewCommand) -> Command:
     timeout_s = wanted.timeout_s or sandbox.timeout_s
     most = deps.config.max_command_timeout_s
     if timeout_s > most:
         raise Invalid(f"'timeout_seconds' is {timeout_s}; this server allows {most} at most.", field="timeout_seconds")
-    command = Command(
+    return Command(
         id=new_command_id(),
         sandbox_id=sandbox.id,
         account_id=sandbox.account_id,
@@ -183,19 +237,20 @@ def _decide(deps: Deps, sandbox: Sandbox, wanted: NewCommand) -> tuple[Command, 
         timeout_s=timeout_s,
         started_at=deps.clock.now(),
     )
-    spec = ExecSpec(
+
+
+def _spec(sandbox: Sandbox, command: Command, wanted: NewCommand) -> ExecSpec:
+    return ExecSpec(
         id=command.id,
         argv=wanted.argv,
         shell=wanted.shell,
         cwd=wanted.cwd,
-        # All of it with each command: right also where sbxd was configured before the sandbox's env changed.
+        # All of it with each command: it may have changed, and only the record keeps it, sealed.
         env={**sandboxes.BASE_ENV, **sandbox.env, **wanted.env},
         user=wanted.user,
         stdin=wanted.stdin is not None,
-        timeout_s=timeout_s,
+        timeout_s=command.timeout_s,
     )
-    sizes.check_command(spec)
-    return command, spec
 
 
 async def _drive(

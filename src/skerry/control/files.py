@@ -83,6 +83,11 @@ async def stat(guest: Guest, path: str, *, follow: bool) -> FileInfo:
     return await guest.stat(absolute(path), follow=follow)
 
 
+async def touch(guest: Guest, path: str, mtime_ns: int | None, *, mode: int | None, create: bool) -> FileInfo:
+    """Set a file's time to `mtime_ns`, or to the present; with `create` make an empty file where nothing is."""
+    return await guest.set_attributes(absolute(path), mode=mode, mtime_ns=mtime_ns, now=mtime_ns is None, create=create)
+
+
 async def mkdir(guest: Guest, path: str, *, parents: bool, mode: int) -> FileInfo:
     return await guest.mkdir(absolute(path), parents=parents, mode=mode)
 

@@ -1,5 +1,6 @@
-"""Remembers, for a moment, which account a key belongs to. Never holds a secret: only hashes."""
+"""Remembers, for a moment, which account a key belongs to, and when keys were used. Holds no secret: only hashes."""
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from skerry.model.account import ApiKey
@@ -8,6 +9,8 @@ from skerry.model.ids import KeyId
 # A key that another process deletes goes on working here for this long; one deleted here ends at once.
 _KEEP = timedelta(seconds=2)
 _MOST = 10_000
+# How exact `last_used_at` is: a key that is used all the time is written down this often.
+NOTE_EVERY = timedelta(minutes=1)
 
 
 class KeyCache:
@@ -15,15 +18,37 @@ class KeyCache:
 
     def __init__(self) -> None:
         self._found: dict[bytes, tuple[ApiKey, datetime]] = {}
+        self._used: dict[KeyId, datetime] = {}
+        self._written: dict[KeyId, datetime] = {}
 
     def get(self, secret_hash: bytes, now: datetime) -> ApiKey | None:
         entry = self._found.get(secret_hash)
         return entry[0] if entry is not None and now < entry[1] else None
 
     def put(self, key: ApiKey, now: datetime) -> None:
+        """Remember a key that was looked up just now, because it is used."""
         if len(self._found) >= _MOST:
             self._found.clear()
+            self._written.clear()
         self._found[key.secret_hash] = (key, now + _KEEP)
+        self._used[key.id] = now
 
     def forget(self, key_id: KeyId) -> None:
         self._found = {hash_: entry for hash_, entry in self._found.items() if entry[0].id != key_id}
+        self._used.pop(key_id, None)
+        self._written.pop(key_id, None)
+
+    def unwritten(self, now: datetime) -> Mapping[KeyId, datetime]:
+        """Uses that are to be written down: of each key one a minute at most."""
+        return {
+            key_id: used
+            for key_id, used in self._used.items()
+            if key_id not in self._written or now - self._written[key_id] >= NOTE_EVERY
+        }
+
+    def written(self, used: Mapping[KeyId, datetime]) -> None:
+        """These uses are on record."""
+        for key_id, at in used.items():
+            self._written[key_id] = at
+            if self._used.get(key_id) == at:
+                del self._used[key_id]

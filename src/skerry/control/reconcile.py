@@ -7,17 +7,17 @@ left alone. What repeats over time is a rule here, never a timer elsewhere.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
 
 import structlog
 
-from skerry.control import commands, endings, sandboxes
+from skerry.control import commands, endings, repeats, sandboxes
 from skerry.control.deps import Deps
 from skerry.control.streams import closing
 from skerry.model.command import Command, CommandCause, Exit
 from skerry.model.errors import SkerryError
-from skerry.model.ids import CommandId, SandboxId
+from skerry.model.ids import CommandId, KeyId, SandboxId
 from skerry.model.lifecycle import Cause, State
 from skerry.model.sandbox import Observed, Sandbox
 from skerry.model.template import TemplateStatus
@@ -152,6 +152,8 @@ def _unwatched(_deps: Deps, world: World) -> Iterable[Command]:
 
 
 async def _settle(deps: Deps, world: World, command: Command) -> None:
+    if command.id in deps.following:
+        return  # taken up since we looked
     if command.id in world.exits:
         exit = world.exits[command.id]
         if exit is not None:
@@ -167,12 +169,32 @@ async def _settle(deps: Deps, world: World, command: Command) -> None:
         await endings.end_command(deps, command, endings.unknown_exit(CommandCause.NOT_STARTED, detail))
 
 
+def _old_requests(deps: Deps, _world: World) -> Iterable[datetime]:
+    yield deps.clock.now() - repeats.KEEP
+
+
+async def _forget_requests(deps: Deps, _world: World, before: datetime) -> None:
+    await deps.store.forget_requests(before)
+
+
+def _used_keys(deps: Deps, _world: World) -> Iterable[Mapping[KeyId, datetime]]:
+    used = deps.keys.unwritten(deps.clock.now())
+    return [used] if used else []
+
+
+async def _write_used_keys(deps: Deps, _world: World, used: Mapping[KeyId, datetime]) -> None:
+    await deps.store.touch_keys(used)
+    deps.keys.written(used)
+
+
 RULES: tuple[Rule[Any], ...] = (
     Rule("half-made sandboxes fail", _half_made, _fail_half_made),
     Rule("dead sandboxes fail", _dead, _fail_dead),
     Rule("sandboxes that no record wants are destroyed", _unwanted, _destroy_unwanted),
     Rule("begun destroys are finished", _half_destroyed, _finish_destroy),
     Rule("commands that nobody watches are settled or watched", _unwatched, _settle),
+    Rule("requests that are a day old are forgotten", _old_requests, _forget_requests),
+    Rule("keys that were used say when", _used_keys, _write_used_keys),
 )
 
 

@@ -2,18 +2,24 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from functools import partial
 
-from skerry.control import endings, sizes, templates
+from skerry.control import endings, repeats, sizes, templates
 from skerry.control.deps import Deps
-from skerry.model.errors import Conflict, DeadlineExceeded, Invalid, NotFound, Refused, SkerryError
+from skerry.model.env import REDACTED
+from skerry.model.errors import Conflict, DeadlineExceeded, Invalid, NotFound, Refused, SkerryError, Unavailable
 from skerry.model.ids import AccountId, SandboxId, is_id, new_sandbox_id
 from skerry.model.lifecycle import Cause, Event, State
-from skerry.model.sandbox import Limits, NetworkMode, Placement, Sandbox, SandboxSpec
+from skerry.model.request import Once
+from skerry.model.sandbox import Change, Filter, Limits, NetworkMode, Placement, Sandbox, SandboxSpec
 
 # Longer than any provider's own deadlines, whose answers say more: these are for a provider that hangs.
 CREATE_DEADLINE_S = 160.0
 DESTROY_DEADLINE_S = 160.0
+_LOOK_AGAIN_S = 0.05
+_ENDED = frozenset({State.FAILED, State.DESTROYING, State.DESTROYED})
 
 # What every command finds set: the home is the workspace, so that what tools remember lives with the files.
 BASE_ENV: Mapping[str, str] = {
@@ -38,29 +44,66 @@ class NewSandbox:
     disk_mb: int | None = None
     timeout_s: int | None = None
     network_mode: NetworkMode | None = None
-    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     metadata: Mapping[str, object] = field(default_factory=dict[str, object])
     model: Mapping[str, object] | None = None
 
 
-async def create(deps: Deps, account_id: AccountId, wanted: NewSandbox) -> Sandbox:
-    """Make a sandbox and return it running. Each call makes another one.
+async def create(deps: Deps, account_id: AccountId, wanted: NewSandbox, once: Once | None = None) -> Sandbox:
+    """Make a sandbox and return it running. Each call makes another one, unless `once` says which calls are the same.
 
     A caller that leaves meanwhile changes nothing: the sandbox is finished, or fails, and is in the account's list.
 
     Raises:
         Invalid: A wish that no host here can meet (unknown template, too much memory, …); nothing was made.
         Refused, TooBusy, Unavailable, DeadlineExceeded: It was tried and failed; the record says so.
-        Conflict: It was destroyed while it was being made.
+        Conflict: It was destroyed while it was being made; or the key of `once` is another request's.
     """
+    if once is None:
+        created = await _create(deps, account_id, wanted, None)
+        assert created is not None
+        return created
+    return await repeats.shared(deps, account_id, once, partial(_create_once, deps, account_id, wanted, once))
+
+
+async def _create_once(deps: Deps, account_id: AccountId, wanted: NewSandbox, once: Once) -> Sandbox:
+    while True:
+        made = await deps.store.find_request(account_id, once)
+        if made is not None:
+            sandbox = await _settled(deps, SandboxId(made))
+            if (sandbox.state, sandbox.cause) != (State.FAILED, Cause.CREATE):
+                return sandbox
+        created = await _create(deps, account_id, wanted, replace(once, instead_of=made))
+        if created is not None:
+            return created
+
+
+async def _create(deps: Deps, account_id: AccountId, wanted: NewSandbox, once: Once | None) -> Sandbox | None:
+    """None: another process has made one for this request meanwhile."""
     sandbox = await _decide(deps, account_id, wanted)
     deps.creating.add(sandbox.id)
     try:
-        await deps.store.add_sandbox(sandbox)
+        standing = await deps.store.add_sandbox(sandbox, once)
     except BaseException:
         deps.creating.discard(sandbox.id)
         raise
+    if standing != sandbox.id:
+        deps.creating.discard(sandbox.id)
+        return None
     return await asyncio.shield(deps.tasks.spawn(_make(deps, sandbox), name=f"create {sandbox.id}"))
+
+
+async def _settled(deps: Deps, sandbox_id: SandboxId) -> Sandbox:
+    """A sandbox once its making has ended, which another process may be at work on, or may have died over."""
+    patience = deps.clock.now() + timedelta(seconds=CREATE_DEADLINE_S)
+    while True:
+        sandbox = await deps.store.get_sandbox(sandbox_id)
+        if sandbox.state is not State.CREATING:
+            return sandbox
+        now = deps.clock.now()
+        if now > patience:
+            raise Unavailable(f"Sandbox '{sandbox.id}' of this request is still being made. Ask again later.")
+        await deps.clock.sleep_until(now + timedelta(seconds=_LOOK_AGAIN_S))
 
 
 async def get(deps: Deps, account_id: AccountId, sandbox_id: str) -> Sandbox:
@@ -91,7 +134,7 @@ async def list_page(
     account_id: AccountId,
     *,
     states: Sequence[State] | None,
-    metadata: dict[str, str],
+    where: Filter,
     limit: int,
     before: str | None,
 ) -> tuple[Sequence[Sandbox], SandboxId | None]:
@@ -108,12 +151,50 @@ async def list_page(
     found = await deps.store.list_sandboxes(
         account_id=account_id,
         states=states,
-        metadata=metadata,
+        where=where,
         limit=limit + 1,
         before=None if before is None else SandboxId(before),
     )
     page = found[:limit]
     return page, page[-1].id if len(found) > limit else None
+
+
+async def relabel(
+    deps: Deps, account_id: AccountId, sandbox_id: str, *, name: str | None, metadata: Mapping[str, object] | None
+) -> Sandbox:
+    """Replace name and metadata, in any state; None leaves one as it is, an empty one takes it away. Safe to repeat.
+
+    Raises:
+        NotFound: As for `get`.
+    """
+    sandbox = await get(deps, account_id, sandbox_id)
+    return await deps.store.change_sandbox(sandbox.id, Change(name=name, metadata=metadata))
+
+
+async def set_env(deps: Deps, account_id: AccountId, sandbox_id: str, env: Mapping[str, str]) -> Sandbox:
+    """Replace the environment that commands start with from now on. What runs keeps its own. Safe to repeat.
+
+    Nothing is told to the sandbox: its environment comes with each command, from the record.
+
+    Raises:
+        NotFound: As for `get`.
+        Conflict: It has ended; code `sandbox_<state>`.
+        Invalid: A value is what lists show in place of one.
+    """
+    check_env(env)
+    sandbox = await get(deps, account_id, sandbox_id)
+    states = [state for state in State if state not in _ENDED]
+    return await deps.store.change_sandbox(sandbox.id, Change(env=env), states=states)
+
+
+def check_env(env: Mapping[str, str]) -> None:
+    """Raises Invalid where it is too large, or is what a list showed: that would take the place of the real value."""
+    sizes.check_env(env)
+    for name, value in env.items():
+        if value == REDACTED:
+            raise Invalid(
+                f"'{REDACTED}' stands in lists for the value of '{name}'. Send the value.", field=f"env.{name}"
+            )
 
 
 async def destroy(deps: Deps, account_id: AccountId, sandbox_id: str) -> None:
@@ -165,7 +246,7 @@ def spec_of(sandbox: Sandbox) -> SandboxSpec:
         limits=sandbox.limits,
         network_mode=sandbox.network_mode,
         hostname=sandbox.id.replace("_", "-"),
-        env={**BASE_ENV, **sandbox.env},
+        env=BASE_ENV,
     )
 
 
@@ -217,10 +298,10 @@ async def _created(deps: Deps, sandbox: Sandbox, placement: Placement) -> Sandbo
 async def _decide(deps: Deps, account_id: AccountId, wanted: NewSandbox) -> Sandbox:
     config = deps.config
     template = wanted.template or config.default_template
+    check_env(wanted.env)
     _at_most("memory_mb", wanted.memory_mb, config.max_memory_mb)
     _at_most("disk_mb", wanted.disk_mb, config.pool_mb)
     _at_most("timeout_seconds", wanted.timeout_s, config.max_command_timeout_s)
-    sizes.check_env(wanted.env)
     await _check_host(deps, wanted)
     await templates.check(deps, template)
     account = await deps.store.get_account(account_id)

@@ -3,13 +3,16 @@
 Root inside a sandbox owns its sbxd, so every member is checked for type and range before it is believed. No I/O.
 """
 
+import json
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Any, cast
 
 from skerry.model.command import CommandCause, Exit
 from skerry.model.errors import ProtocolError
-from skerry.model.files import ChangeKind, FileChange, FileInfo, FileType
+from skerry.model.files import Archived, ChangeKind, FileChange, FileInfo, FileType, Skipped
 from skerry.model.ids import CommandId
+from skerry.model.process import ListeningPort, Process
 
 _INT64 = (1 << 63) - 1
 _UINT32 = (1 << 32) - 1
@@ -17,6 +20,11 @@ _MAX_PID = 1 << 22
 _MAX_PATH = 8_192  # PATH_MAX for the directory and room for a name behind it
 _MAX_NAME = 255
 _MAX_COMMANDS = 65_536
+_MAX_SKIPPED = 1_000
+_MAX_SKIPPED_JSON = 160_000  # so that it fits into one frame again
+_MAX_REASON = 256
+_MAX_ARGV = 4_096
+_STATES = frozenset("RSDTtZXIPWKx?")
 
 _FILE_TYPES = {str(kind): kind for kind in FileType}
 _CHANGE_KINDS = {str(kind): kind for kind in ChangeKind}
@@ -67,6 +75,11 @@ def file_text(value: dict[str, Any], member: str, longest_bytes: int) -> str:
         except UnicodeEncodeError:
             pass
     raise ProtocolError(f"The sandbox answered with a bad '{member}'.")
+
+
+def any_text(value: dict[str, Any], member: str, longest_bytes: int) -> str:
+    """A member that is a text, perhaps empty, of bytes that are no NUL."""
+    return "" if value.get(member) == "" else file_text(value, member, longest_bytes)
 
 
 def expect_event(value: dict[str, Any] | None, name: str) -> dict[str, Any]:
@@ -156,4 +169,74 @@ def _read_command(value: object) -> CommandInside:
         running=flag(members, "running"),
         acked_bytes=number(members, "acked", 0, offset),
         output_bytes=offset,
+    )
+
+
+def read_archived(value: dict[str, Any]) -> Archived:
+    """What packing or unpacking answers at its end."""
+    found = value.get("skipped")
+    if type(found) is not list or len(cast(list[object], found)) > _MAX_SKIPPED:
+        raise ProtocolError("The sandbox answered with a bad list of skipped entries.")
+    skipped = tuple(_read_skipped(item) for item in cast(list[object], found))
+    if sum(len(json.dumps(each.path)) + len(each.reason) for each in skipped) > _MAX_SKIPPED_JSON:
+        raise ProtocolError("The sandbox answered with too long a list of skipped entries.")
+    return Archived(
+        count=number(value, "count"),
+        size_bytes=number(value, "bytes"),
+        skipped=skipped,
+        skipped_count=number(value, "skipped_count", len(skipped)),
+    )
+
+
+def _read_skipped(value: object) -> Skipped:
+    if type(value) is not dict:
+        raise ProtocolError("The sandbox answered with a bad list of skipped entries.")
+    members = cast(dict[str, Any], value)
+    reason = file_text(members, "reason", _MAX_REASON)
+    return Skipped(file_text(members, "path", _MAX_PATH), "".join(c if c.isprintable() else "?" for c in reason))
+
+
+def _read_holder(value: dict[str, Any]) -> CommandId | None:
+    return None if value.get("command") is None else CommandId(file_text(value, "command", 64))
+
+
+def read_process(value: dict[str, Any]) -> Process:
+    argv = value.get("argv")
+    if type(argv) is not list or len(cast(list[object], argv)) > _MAX_ARGV:
+        raise ProtocolError("The sandbox answered with a bad 'argv'.")
+    arguments = tuple(any_text({"argv": each}, "argv", _MAX_ARGV) for each in cast(list[object], argv))
+    if sum(len(each) for each in arguments) > _MAX_ARGV:
+        raise ProtocolError("The sandbox answered with too long an 'argv'.")
+    state = value.get("state")
+    if type(state) is not str or state not in _STATES:
+        raise ProtocolError("The sandbox answered with a bad 'state'.")
+    return Process(
+        pid=number(value, "pid", 1, _MAX_PID),
+        ppid=number(value, "ppid", 0, _MAX_PID),
+        uid=number(value, "uid", 0, _UINT32),
+        name=any_text(value, "name", _MAX_NAME),
+        argv=arguments,
+        state=state,
+        cpu_ms=number(value, "cpu_ms"),
+        rss_bytes=number(value, "rss_bytes"),
+        age_ms=number(value, "age_ms"),
+        command_id=_read_holder(value),
+    )
+
+
+def read_port(value: dict[str, Any]) -> ListeningPort:
+    family = value.get("family")
+    if family not in ("ipv4", "ipv6"):
+        raise ProtocolError("The sandbox answered with a bad 'family'.")
+    try:
+        address = str(ip_address(file_text(value, "address", 64)))
+    except ValueError as error:
+        raise ProtocolError("The sandbox answered with a bad 'address'.") from error
+    return ListeningPort(
+        port=number(value, "port", 1, 65_535),
+        address=address,
+        family=str(family),
+        uid=number(value, "uid", 0, _UINT32),
+        pid=None if value.get("pid") is None else number(value, "pid", 1, _MAX_PID),
+        command_id=_read_holder(value),
     )

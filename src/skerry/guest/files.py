@@ -70,13 +70,14 @@ async def write(
         request["create_only"] = True
     stream = await connection.open(request)
     try:
-        await send_until_answered(_send(stream, chunks), stream.result())
+        await send_until_answered(send_chunks(stream, chunks), stream.result())
         return connection.checked(answers.read_file_info, await stream.result(STALL_S))
     finally:
         stream.close()  # before the end of file: sbxd drops what it has
 
 
-async def _send(stream: Stream, chunks: AsyncIterator[bytes]) -> None:
+async def send_chunks(stream: Stream, chunks: AsyncIterator[bytes]) -> None:
+    """All of `chunks`, then end of file."""
     async for chunk in chunks:
         if chunk:
             await stream.send(chunk, deadline_s=STALL_S)
@@ -94,8 +95,8 @@ async def list_directory(connection: Connection, path: str) -> AsyncGenerator[Fi
     stream = await connection.open({"op": "list", "path": requests.path(path)})
     count = 0
     try:
-        async with aclosing(_lines(stream)) as lines:
-            async for line in lines:
+        async with aclosing(lines(stream)) as entries:
+            async for line in entries:
                 entry = connection.checked(frames.decode_json, line)
                 count += 1
                 yield connection.checked(answers.read_file_info, entry)
@@ -104,21 +105,22 @@ async def list_directory(connection: Connection, path: str) -> AsyncGenerator[Fi
         stream.close()
 
 
-async def _lines(stream: Stream) -> AsyncGenerator[bytes]:
+async def lines(stream: Stream) -> AsyncGenerator[bytes]:
+    """DATA as lines of text; an error in the middle explains a cut one."""
     rest = b""
     while (item := await stream.chunk(STALL_S)) is not None:
         channel, data = item
         if channel != Channel.MAIN:
-            raise stream.reject("a directory on the wrong channel")
-        *lines, rest = (rest + data).split(b"\n")
+            raise stream.reject("a listing on the wrong channel")
+        *whole, rest = (rest + data).split(b"\n")
         if len(rest) > _MAX_LINE:
-            raise stream.reject("a directory entry of absurd length")
-        for line in lines:
+            raise stream.reject("an entry of absurd length")
+        for line in whole:
             yield line
         stream.consumed(len(data))
     if rest and stream.finished:
         await stream.result()  # an error in the middle of a listing explains the cut line
-        raise stream.reject("a directory that ends within an entry")
+        raise stream.reject("a listing that ends within an entry")
 
 
 async def one_answer(
@@ -134,6 +136,19 @@ async def one_answer(
         return await stream.result(deadline_s)
     finally:
         stream.close()
+
+
+async def set_attributes(
+    connection: Connection, path: str, *, mode: int | None, mtime_ns: int | None, now: bool, create: bool
+) -> FileInfo:
+    request: dict[str, object] = {"op": "setattr", "path": requests.path(path), "now": now, "create": create}
+    if now and mtime_ns is not None:
+        raise Invalid("A time is either given or the present one, not both.", field="mtime_ns")
+    if mode is not None:
+        request["mode"] = _mode(mode)
+    if mtime_ns is not None:
+        request["mtime_ns"] = requests.time_ns(mtime_ns)
+    return connection.checked(answers.read_file_info, await one_answer(connection, request))
 
 
 async def stat(connection: Connection, path: str, *, follow: bool) -> FileInfo:

@@ -30,6 +30,12 @@ def path(value: str, field: str = "path") -> str:
     return text(value, field)
 
 
+def time_ns(value: int) -> int:
+    if not -(1 << 63) <= value < 1 << 63:
+        raise Invalid("A time in nanoseconds fits into 64 bits.", field="mtime_ns")
+    return value
+
+
 def environment(env: Mapping[str, str]) -> dict[str, str]:
     for name in env:
         if not name or "=" in name:

@@ -3,19 +3,21 @@
 It ends with its connection: whoever reconnects makes a new one.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
-from skerry.guest import files, requests
+from skerry.guest import archives, files, inspection, requests
 from skerry.guest.answers import CommandInside, expect_event
+from skerry.guest.archives import StreamedArchive
 from skerry.guest.byte_stream import StreamBytes
 from skerry.guest.commands import Commands
 from skerry.guest.connection import Connection
 from skerry.guest.files import StreamedFile
 from skerry.model.command import CommandEvent, ExecSpec, TerminalSize
 from skerry.model.errors import Invalid
-from skerry.model.files import FileChange, FileInfo
+from skerry.model.files import Archived, ArchiveLimits, FileChange, FileInfo
 from skerry.model.ids import CommandId
+from skerry.model.process import ListeningPort, Process
 
 CONNECT_S = 30.0
 _MAX_HOSTNAME = 64
@@ -92,6 +94,29 @@ class SbxdGuest:
 
     async def remove(self, path: str, *, recursive: bool = False) -> int:
         return await files.remove(self.connection, path, recursive=recursive)
+
+    async def set_attributes(
+        self,
+        path: str,
+        *,
+        mode: int | None = None,
+        mtime_ns: int | None = None,
+        now: bool = False,
+        create: bool = False,
+    ) -> FileInfo:
+        return await files.set_attributes(self.connection, path, mode=mode, mtime_ns=mtime_ns, now=now, create=create)
+
+    def pack(self, path: str, limits: ArchiveLimits) -> AbstractAsyncContextManager[StreamedArchive]:
+        return archives.pack(self.connection, path, limits)
+
+    async def unpack(self, path: str, chunks: AsyncIterator[bytes], limits: ArchiveLimits) -> Archived:
+        return await archives.unpack(self.connection, path, chunks, limits)
+
+    async def processes(self) -> Sequence[Process]:
+        return await inspection.processes(self.connection)
+
+    async def ports(self) -> Sequence[ListeningPort]:
+        return await inspection.ports(self.connection)
 
     def watch(self, path: str, *, recursive: bool = False) -> AbstractAsyncContextManager[AsyncIterator[FileChange]]:
         return files.watch(self.connection, path, recursive=recursive)

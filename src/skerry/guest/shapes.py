@@ -11,9 +11,10 @@ from typing import Any
 from skerry.model import errors
 from skerry.model.capability import Capabilities, Probe
 from skerry.model.command import CommandCause, ExecSpec, Exit, TerminalSize
-from skerry.model.files import ChangeKind, FileChange, FileInfo, FileType
+from skerry.model.files import Archived, ArchiveLimits, ChangeKind, FileChange, FileInfo, FileType, Skipped
 from skerry.model.ids import CommandId, SandboxId
 from skerry.model.lifecycle import Cause
+from skerry.model.process import ListeningPort, Process
 from skerry.model.sandbox import Limits, NetworkMode, Observed, Placement, SandboxSpec
 from skerry.model.template import BuildProgress, TemplateState, TemplateStatus
 
@@ -184,6 +185,38 @@ def change_to(change: FileChange) -> Json:
 
 def change_from(told: Mapping[str, Any]) -> FileChange:
     return FileChange(ChangeKind(told["kind"]), told["path"])
+
+
+def limits_to(limits: ArchiveLimits) -> Json:
+    return asdict(limits)
+
+
+def limits_from(told: Mapping[str, Any]) -> ArchiveLimits:
+    return ArchiveLimits(**told)
+
+
+def archived_to(archived: Archived) -> Json:
+    return asdict(archived)
+
+
+def archived_from(told: Mapping[str, Any]) -> Archived:
+    return Archived(**_but(told, skipped=tuple(Skipped(**each) for each in told["skipped"])))
+
+
+def process_to(process: Process) -> Json:
+    return asdict(process)
+
+
+def process_from(told: Mapping[str, Any]) -> Process:
+    return Process(**_but(told, argv=tuple(told["argv"])))
+
+
+def port_to(port: ListeningPort) -> Json:
+    return asdict(port)
+
+
+def port_from(told: Mapping[str, Any]) -> ListeningPort:
+    return ListeningPort(**told)
 
 
 def template_to(template: TemplateState) -> Json:

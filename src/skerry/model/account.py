@@ -28,11 +28,17 @@ class ApiKey:
     name: str
     secret_hash: bytes
     created_at: datetime
-    last_used_at: datetime | None = None
+    last_used_at: datetime | None = None  # to the minute
+    hint: str = ""  # the beginning of the secret, by which its owner knows it again; empty where it was not kept
 
 
 def new_secret() -> str:
     return KEY_PREFIX + secrets.token_urlsafe(32)
+
+
+def hint_of(secret: str) -> str:
+    """So much of a secret as may be shown: 24 of its 256 random bits."""
+    return secret[: len(KEY_PREFIX) + 4]
 
 
 def hash_secret(secret: str) -> bytes:

@@ -43,7 +43,7 @@ class ExecSpec:
     argv: tuple[str, ...] = ()
     shell: str | None = None
     cwd: str | None = None  # None: /workspace, or / where that cannot be entered
-    env: Mapping[str, str] = field(default_factory=dict[str, str])  # laid over the sandbox's own
+    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)  # laid over the sandbox's own
     user: str | None = None
     stdin: bool = False
     tty: TerminalSize | None = None

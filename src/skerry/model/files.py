@@ -42,3 +42,30 @@ class ChangeKind(StrEnum):
 class FileChange:
     kind: ChangeKind
     path: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveLimits:
+    """What one packing or unpacking of a tree may handle: entries, and bytes of all its files together."""
+
+    max_entries: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """An entry that was left out, by its name in the archive, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """What a packing or unpacking did. `size_bytes` is of the files' content; `skipped` names the first of all that
+    `skipped_count` counts."""
+
+    count: int
+    size_bytes: int
+    skipped: tuple[Skipped, ...] = ()
+    skipped_count: int = 0

@@ -36,7 +36,8 @@ class SandboxSpec:
     limits: Limits
     network_mode: NetworkMode
     hostname: str
-    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    # What sbxd gives to every command. Written down by a node, so no place for secrets: those come with each command.
+    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class Sandbox:
     network_mode: NetworkMode
     created_at: datetime
     updated_at: datetime
-    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     metadata: Mapping[str, object] = field(default_factory=dict[str, object])
     capabilities: tuple[str, ...] = ()
     model: Mapping[str, object] | None = None  # stored and echoed, never interpreted
@@ -82,6 +83,39 @@ class Sandbox:
     template_digest: str | None = None
     cause: Cause | None = None
     detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is replaced in a sandbox's record. None leaves a member as it is; an empty name takes the name away."""
+
+    name: str | None = None
+    metadata: Mapping[str, object] | None = None
+    env: Mapping[str, str] | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which sandboxes: all that is given must hold. `metadata` with the value None asks for the entry alone.
+
+    `busy` is about the running ones only: those with a command, or those without.
+    """
+
+    busy: bool | None = None
+    metadata: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
+    name: str | None = None
+    id_prefix: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Promised:
+    """What an account's sandboxes of one state may use together."""
+
+    state: State
+    sandboxes: int
+    memory_mb: int
+    cpu_millis: int
+    disk_mb: int
 
 
 def labels_of(metadata: Mapping[str, object]) -> dict[str, str]:

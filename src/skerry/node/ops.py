@@ -77,7 +77,12 @@ class Ops:
             "mkdir": self.mkdir,
             "move": self.move,
             "remove": self.remove,
+            "setattr": self.set_attributes,
+            "pack": self.pack,
+            "unpack": self.unpack,
             "watch": self.watch,
+            "processes": self.processes,
+            "ports": self.ports,
             "port": self.port,
         }
 
@@ -262,6 +267,35 @@ class Ops:
     async def remove(self, call: Call) -> Json:
         guest, _ = self._inside(call)
         return {"removed": await guest.remove(call.ask["path"], recursive=call.ask["recursive"])}
+
+    async def set_attributes(self, call: Call) -> Json:
+        guest, _ = self._inside(call)
+        given = {name: call.ask[name] for name in ("mode", "mtime_ns", "now", "create")}
+        return shapes.info_to(await guest.set_attributes(call.ask["path"], **given))
+
+    async def pack(self, call: Call) -> Json:
+        """DATA is the tar stream; the result says what is in it."""
+        guest, _ = self._inside(call)
+        async with guest.pack(call.ask["path"], shapes.limits_from(call.ask["limits"])) as archive:
+            await call.event({"packing": True})
+            async for chunk in archive:
+                await call.data(chunk)
+            return shapes.archived_to(archive.result)
+
+    async def unpack(self, call: Call) -> Json:
+        guest, _ = self._inside(call)
+        limits = shapes.limits_from(call.ask["limits"])
+        return shapes.archived_to(await guest.unpack(call.ask["path"], _chunks(call), limits))
+
+    async def processes(self, call: Call) -> None:
+        guest, _ = self._inside(call)
+        for process in await guest.processes():  # an event each: one may fill half a frame
+            await call.event(shapes.process_to(process))
+
+    async def ports(self, call: Call) -> None:
+        guest, _ = self._inside(call)
+        for port in await guest.ports():
+            await call.event(shapes.port_to(port))
 
     async def watch(self, call: Call) -> None:
         guest, _ = self._inside(call)

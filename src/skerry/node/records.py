@@ -1,7 +1,8 @@
 """What the node knows of its sandboxes, on disk: one append-only file a sandbox, one JSON object a line.
 
 The last line that parses is the record. Appending cannot damage what was written before, so a death in the middle of it
-leaves the state before. Holds the secrets that prove us to the sandboxes: root's, mode 0700. Decides nothing.
+leaves the state before. Holds the secrets that prove us to the sandboxes: root's, mode 0700. Never holds a sandbox's
+environment, which may be full of secrets: who runs a command sends it along. Decides nothing.
 """
 
 import json
@@ -21,6 +22,7 @@ from skerry.model.sandbox import Observed, SandboxSpec
 
 _RANGES = 24_000  # ranges of 65,536 user ids, from 0x1000_0000 to 0x6dc0_0000
 _FIRST_RANGE = 4096
+_ENVIRONMENT = b'"env": {"'  # one that is not empty
 
 
 class Stage(StrEnum):
@@ -107,13 +109,28 @@ class Records:
         for path in sorted(self._directory.glob("*.jsonl")):
             record = _last(path) if is_id(path.stem, "sbx") else None
             if record is None or record.id != path.stem:
-                path.unlink()
-            else:
-                found.append(record)
+                path.unlink(missing_ok=True)
+                continue
+            if _ENVIRONMENT in path.read_bytes():
+                self._write_anew(record)
+            found.append(record)
         return found
+
+    def _write_anew(self, record: Record) -> None:
+        """Only the last state, without the environment that earlier versions wrote down."""
+        fresh = self._path(record.id).with_suffix(".new")
+        fresh.touch(mode=0o600)
+        fresh.write_bytes(json.dumps(_to(record)).encode() + b"\n")
+        fresh.replace(self._path(record.id))
+        self._unsynced.add(record.id)
 
     def _path(self, sandbox_id: SandboxId) -> Path:
         return self._directory / f"{sandbox_id}.jsonl"
+
+
+def made_in(directory: Path) -> int:
+    """How many sandboxes have a record in the directory of a `Records`, whoever has it open. Changes nothing."""
+    return sum(is_id(path.stem, "sbx") and _last(path) is not None for path in directory.glob("*.jsonl"))
 
 
 def moved(record: Record, stage: Stage, cause: Cause | None = None, detail: str = "") -> Record:
@@ -135,7 +152,11 @@ def free_id_base(records: Iterable[Record], first: int) -> int:
 
 
 def _last(path: Path) -> Record | None:
-    for line in reversed(path.read_bytes().splitlines()):
+    try:
+        lines = path.read_bytes().splitlines()
+    except FileNotFoundError:  # destroyed meanwhile
+        return None
+    for line in reversed(lines):
         with suppress(ValueError, KeyError, TypeError):
             return _from(json.loads(line))
     return None
@@ -143,7 +164,7 @@ def _last(path: Path) -> Record | None:
 
 def _to(record: Record) -> Json:
     return {
-        "spec": spec_to(record.spec),
+        "spec": {**spec_to(record.spec), "env": {}},
         "stage": record.stage,
         "runtime": record.runtime,
         "template_digest": record.template_digest,
@@ -159,7 +180,7 @@ def _to(record: Record) -> Json:
 def _from(told: Mapping[str, Any]) -> Record:
     cause = told["cause"]
     return Record(
-        spec=spec_from(told["spec"]),
+        spec=replace(spec_from(told["spec"]), env={}),
         stage=Stage(told["stage"]),
         runtime=told["runtime"],
         template_digest=told["template_digest"],

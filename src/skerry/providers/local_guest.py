@@ -5,19 +5,22 @@ whoever first asks for that output (`attach`, or the provider's `output`) picks 
 closed after a moment, which disturbs nothing.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from skerry.guest import shapes
 from skerry.guest.uploads import send_until_answered
 from skerry.model.command import CommandEvent, ExecSpec, Lost, Output, TerminalSize
 from skerry.model.errors import Invalid, ProtocolError
-from skerry.model.files import FileChange, FileInfo
+from skerry.model.files import Archived, ArchiveLimits, FileChange, FileInfo
 from skerry.model.ids import CommandId, SandboxId
-from skerry.providers.node_client import NodeCall, NodeClient
+from skerry.model.process import ListeningPort, Process
+from skerry.providers.node_client import ANSWER_S, NodeCall, NodeClient
 
 STALL_S = 300.0  # the longest that a file's bytes may take to move on
 TREE_S = 960.0  # longer than the node's own deadline for trees and large moves, whose answer says more
+SETTLE_S = 900.0  # from the end of an upload to its answer: the times of many directories are set then
 
 
 class LocalGuest:
@@ -109,6 +112,44 @@ class LocalGuest:
         ask = {"sandbox": self._sandbox_id, "path": path, "recursive": recursive}
         return int((await self._client.ask("remove", ask, deadline_s=TREE_S))["removed"])
 
+    async def set_attributes(
+        self,
+        path: str,
+        *,
+        mode: int | None = None,
+        mtime_ns: int | None = None,
+        now: bool = False,
+        create: bool = False,
+    ) -> FileInfo:
+        return await self._info("setattr", path=path, mode=mode, mtime_ns=mtime_ns, now=now, create=create)
+
+    @asynccontextmanager
+    async def pack(self, path: str, limits: ArchiveLimits) -> AsyncGenerator["LocalArchive"]:
+        ask = {"sandbox": self._sandbox_id, "path": path, "limits": shapes.limits_to(limits)}
+        async with await self._client.open("pack", ask) as call:
+            await call.event()
+            yield LocalArchive(call)
+
+    async def unpack(self, path: str, chunks: AsyncIterator[bytes], limits: ArchiveLimits) -> Archived:
+        ask = {"sandbox": self._sandbox_id, "path": path, "limits": shapes.limits_to(limits)}
+        async with await self._client.open("unpack", ask) as call:
+            await send_until_answered(_send_all(call, chunks), call.result(None))
+            return shapes.archived_from(await call.result(SETTLE_S))
+
+    async def processes(self) -> Sequence[Process]:
+        return [shapes.process_from(told) for told in await self._told("processes")]
+
+    async def ports(self) -> Sequence[ListeningPort]:
+        return [shapes.port_from(told) for told in await self._told("ports")]
+
+    async def _told(self, op: str) -> Sequence[shapes.Json]:
+        found: deque[shapes.Json] = deque()
+        async with await self._client.open(op, {"sandbox": self._sandbox_id}) as call:
+            while isinstance(told := await call.next(ANSWER_S), dict):
+                found.append(told)
+            call.check()
+        return found
+
     @asynccontextmanager
     async def watch(self, path: str, *, recursive: bool = False) -> AsyncGenerator[AsyncIterator[FileChange]]:
         ask = {"sandbox": self._sandbox_id, "path": path, "recursive": recursive}
@@ -139,6 +180,24 @@ class LocalFile:
                 raise ProtocolError("The node sent an event in the middle of a file.")
             yield told[1]
         self._call.check()
+
+
+class LocalArchive:
+    """A tree as a tar stream; see `seams.ArchiveReader`."""
+
+    def __init__(self, call: NodeCall) -> None:
+        self._call = call
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while (told := await self._call.next(STALL_S)) is not None:
+            if isinstance(told, dict):
+                raise ProtocolError("The node sent an event in the middle of an archive.")
+            yield told[1]
+        self._call.check()
+
+    @property
+    def result(self) -> Archived:
+        return shapes.archived_from(self._call.check())
 
 
 class LocalPort:

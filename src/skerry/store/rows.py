@@ -11,6 +11,8 @@ from skerry.model.command import Command, CommandCause, CommandStatus, Exit
 from skerry.model.ids import AccountId, CommandId, KeyId, ProjectId, SandboxId
 from skerry.model.lifecycle import Cause, State
 from skerry.model.sandbox import Limits, NetworkMode, Sandbox
+from skerry.store.box import Box
+from skerry.store.sealing import SANDBOX_ENV, open_env, seal_env
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _US = timedelta(microseconds=1)
@@ -49,16 +51,17 @@ def key_row(key: ApiKey) -> dict[str, Any]:
         "secret_hash": key.secret_hash,
         "created_at_us": to_us(key.created_at),
         "last_used_at_us": None if key.last_used_at is None else to_us(key.last_used_at),
+        "hint": key.hint or None,
     }
 
 
 def key_of(row: Columns) -> ApiKey:
-    (id_, account, name, secret_hash, created, used) = row
+    (id_, account, name, secret_hash, created, used, hint) = row
     used_at = None if used is None else from_us(used)
-    return ApiKey(KeyId(id_), AccountId(account), name, bytes(secret_hash), from_us(created), used_at)
+    return ApiKey(KeyId(id_), AccountId(account), name, bytes(secret_hash), from_us(created), used_at, hint or "")
 
 
-def sandbox_row(sandbox: Sandbox) -> dict[str, Any]:
+def sandbox_row(sandbox: Sandbox, box: Box) -> dict[str, Any]:
     return {
         "id": sandbox.id,
         "account_id": sandbox.account_id,
@@ -72,7 +75,7 @@ def sandbox_row(sandbox: Sandbox) -> dict[str, Any]:
         "network_mode": sandbox.network_mode.value,
         "created_at_us": to_us(sandbox.created_at),
         "updated_at_us": to_us(sandbox.updated_at),
-        "env": json.dumps(dict(sandbox.env)),
+        "env": seal_env(box, sandbox.env, SANDBOX_ENV, sandbox.id),
         "metadata": json.dumps(dict(sandbox.metadata)),
         "capabilities": json.dumps(sandbox.capabilities),
         "model": None if sandbox.model is None else json.dumps(dict(sandbox.model)),
@@ -83,7 +86,7 @@ def sandbox_row(sandbox: Sandbox) -> dict[str, Any]:
     }
 
 
-def sandbox_of(row: Columns) -> Sandbox:
+def sandbox_of(row: Columns, box: Box) -> Sandbox:
     # By position: access by name costs as much as the query on the path of every request.
     (_, id_, account, project, state, generation, name, template, limits, timeout_s, network, created, updated) = row[
         :13
@@ -102,7 +105,7 @@ def sandbox_of(row: Columns) -> Sandbox:
         network_mode=NetworkMode(network),
         created_at=from_us(created),
         updated_at=from_us(updated),
-        env=json.loads(env),
+        env=open_env(box, env, SANDBOX_ENV, id_),
         metadata=json.loads(metadata),
         capabilities=tuple(json.loads(capabilities)),
         model=None if model is None else json.loads(model),
@@ -113,7 +116,9 @@ def sandbox_of(row: Columns) -> Sandbox:
     )
 
 
-MOVE_COLUMNS = ("runtime", "template_digest", "cause", "detail")
+# None leaves each as it is.
+MOVE_COLUMNS = ("runtime", "template_digest", "cause", "detail", "env")
+CHANGE_COLUMNS = ("metadata", "env")
 EVENT_COLUMNS = ("sandbox_id", "generation", "event", "from_state", "to_state", "cause", "detail", "at_us")
 
 

@@ -105,6 +105,10 @@ class Sqlite:
         """Run `work`, which only reads, beside the writer. It sees everything that was committed before the call."""
         return await self._reading.run(work)
 
+    async def compact(self) -> None:
+        """Write the file anew, without what was deleted from it. For the start, while nothing else is at work."""
+        await self._writing.submit(_write_anew)
+
     def glance(self, work: Callable[[Connection], T]) -> T:
         """Run `work` here and now, on the caller's thread, which is always the same. For look-ups by key alone."""
         return self._glancing.call(work)
@@ -188,9 +192,18 @@ def _fold_log(connection: Connection) -> None:
     raw.execute("PRAGMA user_version=0")
 
 
+def _write_anew(connection: Connection) -> None:
+    raw = driver(connection)
+    raw.execute("VACUUM")
+    raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
 def _engine(path: Path, *, writes: bool, waits: bool = True) -> Engine:
     engine = create_engine(
-        f"sqlite+pysqlite:///{path}", poolclass=NullPool, connect_args={"check_same_thread": False, "timeout": 5}
+        f"sqlite+pysqlite:///{path}",
+        poolclass=NullPool,
+        connect_args={"check_same_thread": False, "timeout": 5},
+        hide_parameters=True,  # an error's text ends in the log
     )
     if not writes or not waits:
         engine = engine.execution_options(isolation_level="AUTOCOMMIT")  # no transactions of SQLAlchemy's
@@ -203,6 +216,8 @@ def _engine(path: Path, *, writes: bool, waits: bool = True) -> Engine:
         connection.execute(f"PRAGMA busy_timeout={_PATIENCE_MS if waits else 0}")
         if not waits:
             connection.execute("PRAGMA wal_autocheckpoint=0")
+        elif writes:  # what migrations and sealing replace is overwritten in the file, not only let go of
+            connection.execute("PRAGMA secure_delete=ON")
         if not writes:
             connection.execute("PRAGMA query_only=ON")
 

@@ -1,23 +1,26 @@
 """The Store over SQL. Each call is one transaction; statements are built once and their compiled form is kept."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Select, Text, bindparam, delete, exists, func, insert, select, text, update
+from sqlalchemy import Connection, Executable, Text, bindparam, delete, func, insert, select, text, update
 
 from skerry.model.account import Account, ApiKey
 from skerry.model.command import Command, CommandStatus, Exit
 from skerry.model.errors import Conflict, NotFound
 from skerry.model.ids import AccountId, CommandId, KeyId, SandboxId
 from skerry.model.lifecycle import Cause, Event, State, advance
-from skerry.model.sandbox import Placement, Sandbox, labels_of
+from skerry.model.request import Once
+from skerry.model.sandbox import Change, Filter, Placement, Promised, Sandbox, labels_of
 from skerry.seams import Clock
-from skerry.store import rows
+from skerry.store import changes, lists, once, rows
+from skerry.store.box import Box
 from skerry.store.prepared import Prepared
+from skerry.store.sealing import NOTHING
 from skerry.store.sqlite import Sqlite
-from skerry.store.tables import accounts, api_keys, commands, projects, sandbox_events, sandbox_labels, sandboxes
+from skerry.store.tables import accounts, api_keys, commands, projects, sandbox_events, sandboxes
 
 _SANDBOX = Prepared(select(sandboxes).where(sandboxes.c.id == bindparam("id_")))
 _COMMAND = Prepared(select(commands).where(commands.c.id == bindparam("id_")))
@@ -25,6 +28,12 @@ _KEY = select(api_keys).where(api_keys.c.secret_hash == bindparam("hash_"))
 # A literal, not a parameter: only then is the partial index of the running ones used.
 _RUNS = text("status = 'running'")
 _BUSY = Prepared(select(commands.c.seq).where(_RUNS, commands.c.sandbox_id == bindparam("id_")).limit(1))
+_TOUCH = (
+    update(api_keys)
+    .where(api_keys.c.id == bindparam("id_"))
+    .where(func.coalesce(api_keys.c.last_used_at_us, 0) < bindparam("at_"))
+    .values(last_used_at_us=bindparam("at_"))
+)
 _ADD_SANDBOX = insert(sandboxes)
 _ADD_COMMAND = Prepared(insert(commands), rows.COMMAND_COLUMNS)
 _ADD_EVENT = Prepared(insert(sandbox_events), rows.EVENT_COLUMNS)
@@ -53,9 +62,10 @@ _FINISH = Prepared(
 class SqlStore:
     """Implements `seams.Store`. Close it once, at the end."""
 
-    def __init__(self, database: Sqlite, clock: Clock) -> None:
+    def __init__(self, database: Sqlite, clock: Clock, box: Box) -> None:
         self._database = database
         self._clock = clock
+        self._box = box
 
     async def add_account(self, account: Account, key: ApiKey) -> None:
         def work(connection: Connection) -> None:
@@ -92,51 +102,82 @@ class SqlStore:
         return [rows.key_of(row) for row in await self._list(query.order_by(api_keys.c.created_at_us))]
 
     async def delete_key(self, account_id: AccountId, key_id: KeyId) -> None:
-        chosen = delete(api_keys).where(api_keys.c.id == key_id, api_keys.c.account_id == account_id)
-        if not await self._database.write(lambda connection: connection.execute(chosen).rowcount):
-            raise NotFound(f"No API key '{key_id}'.")
-
-    async def add_sandbox(self, sandbox: Sandbox) -> None:
-        labels = [
-            {"sandbox_id": sandbox.id, "key": key, "value": value} for key, value in labels_of(sandbox.metadata).items()
-        ]
-        born = _event_row(sandbox, "add", None, sandbox.state, rows.to_us(sandbox.created_at))
+        own = api_keys.c.account_id == account_id
 
         def work(connection: Connection) -> None:
-            connection.execute(_ADD_SANDBOX, rows.sandbox_row(sandbox))
-            _ADD_EVENT.run(connection, born)
-            if labels:
-                connection.execute(insert(sandbox_labels), labels)
+            keys = {row[0] for row in connection.execute(select(api_keys.c.id).where(own))}
+            if key_id not in keys:
+                raise NotFound(f"No API key '{key_id[:64]}'.")
+            if len(keys) == 1:
+                raise Conflict("This is the account's only key. Make another one first.", code="last_key")
+            connection.execute(delete(api_keys).where(own, api_keys.c.id == key_id))
 
         await self._database.write(work)
 
+    async def touch_keys(self, used: Mapping[KeyId, datetime]) -> None:
+        later = [{"id_": key_id, "at_": rows.to_us(at)} for key_id, at in used.items()]
+        if later:
+            await self._database.write(lambda connection: connection.execute(_TOUCH, later) and None)
+
+    async def find_request(self, account_id: AccountId, wanted: Once) -> str | None:
+        return self._database.glance(partial(once.find, box=self._box, account_id=account_id, wanted=wanted))
+
+    async def forget_requests(self, before: datetime) -> None:
+        await self._database.write(partial(once.forget, before_us=rows.to_us(before)))
+
+    async def add_sandbox(self, sandbox: Sandbox, wanted: Once | None = None) -> SandboxId:
+        labels = labels_of(sandbox.metadata)
+        row = rows.sandbox_row(sandbox, self._box)
+        born = _event_row(sandbox, "add", None, sandbox.state, rows.to_us(sandbox.created_at))
+
+        def work(connection: Connection) -> SandboxId:
+            earlier = once.claim(connection, self._box, sandbox.account_id, wanted, sandbox.id, row["created_at_us"])
+            if earlier is not None:
+                return SandboxId(earlier)
+            connection.execute(_ADD_SANDBOX, row)
+            _ADD_EVENT.run(connection, born)
+            if labels:
+                changes.label(connection, sandbox.id, labels)
+            return sandbox.id
+
+        return await self._database.write(work)
+
     async def get_sandbox(self, sandbox_id: SandboxId) -> Sandbox:
-        return self._database.glance(partial(_sandbox, sandbox_id=sandbox_id))
+        return self._database.glance(partial(_sandbox, box=self._box, sandbox_id=sandbox_id))
+
+    async def change_sandbox(
+        self, sandbox_id: SandboxId, change: Change, *, states: Sequence[State] | None = None
+    ) -> Sandbox:
+        at = rows.to_us(self._clock.now())
+
+        def work(connection: Connection) -> Sandbox:
+            sandbox = _sandbox(connection, self._box, sandbox_id)
+            if states is not None and sandbox.state not in states:
+                raise Conflict(f"Sandbox '{sandbox.id}' is {sandbox.state}.", code=f"sandbox_{sandbox.state}")
+            changes.change(connection, self._box, sandbox, change, at)
+            return _sandbox(connection, self._box, sandbox_id)
+
+        return await self._database.write(work)
 
     async def list_sandboxes(
         self,
         *,
         account_id: AccountId | None = None,
         states: Sequence[State] | None = None,
-        metadata: dict[str, str] | None = None,
+        where: Filter | None = None,
         limit: int | None = None,
         before: SandboxId | None = None,
     ) -> Sequence[Sandbox]:
-        query = select(sandboxes).order_by(sandboxes.c.seq.desc()).limit(limit)
-        if account_id is not None:
-            query = query.where(sandboxes.c.account_id == account_id)
-        if states is not None:
-            query = query.where(sandboxes.c.state.in_([state.value for state in states]))
+        query = lists.sandboxes_query(account_id, states, where or Filter()).limit(limit)
         if before is not None:
-            query = query.where(
-                sandboxes.c.seq < select(sandboxes.c.seq).where(sandboxes.c.id == before).scalar_subquery()
-            )
-        label = sandbox_labels.c
-        for key, value in (metadata or {}).items():
-            query = query.where(
-                exists().where(label.sandbox_id == sandboxes.c.id, label.key == key, label.value == value)
-            )
-        return [rows.sandbox_of(row) for row in await self._list(query)]
+            query = lists.behind(query, before)
+        return [rows.sandbox_of(row, self._box) for row in await self._list(query)]
+
+    async def promised(self, account_id: AccountId) -> Sequence[Promised]:
+        return lists.promised_of(await self._list(lists.promised_query(account_id)))
+
+    async def running_commands(self, account_id: AccountId) -> Mapping[SandboxId, int]:
+        return {SandboxId(row[0]): row[1] for row in await self._list(lists.running_query(account_id))}
 
     async def transition(
         self,
@@ -159,21 +200,31 @@ class SqlStore:
             "new_template_digest": None if placement is None else placement.template_digest,
             "new_cause": None if cause is None else cause.value,
             "new_detail": None if cause is None else detail,
+            # A sandbox that is gone has no use for its secrets.
+            "new_env": NOTHING if target is State.DESTROYED else None,
         }
         happened = _event_row(sandbox, event.value, sandbox.state, target, at, cause, detail)
 
         def work(connection: Connection) -> Sandbox:
             moved = _MOVE.run(connection, change)
             if moved is None:
-                raise _moved_meanwhile(_sandbox(connection, sandbox.id), event)
+                raise _moved_meanwhile(_sandbox(connection, self._box, sandbox.id), event)
             _ADD_EVENT.run(connection, happened)
-            return rows.sandbox_of(moved)
+            return rows.sandbox_of(moved, self._box)
 
         return await self._database.write(work)
 
-    async def add_command(self, command: Command) -> None:
+    async def add_command(self, command: Command, wanted: Once | None = None) -> CommandId:
         row = rows.command_row(command)
-        await self._database.write(lambda connection: _ADD_COMMAND.run(connection, row))
+
+        def work(connection: Connection) -> CommandId:
+            earlier = once.claim(connection, self._box, command.account_id, wanted, command.id, row["started_at_us"])
+            if earlier is not None:
+                return CommandId(earlier)
+            _ADD_COMMAND.run(connection, row)
+            return command.id
+
+        return await self._database.write(work)
 
     async def get_command(self, command_id: CommandId) -> Command:
         return self._database.glance(partial(_command, command_id=command_id))
@@ -213,15 +264,15 @@ class SqlStore:
     async def close(self) -> None:
         await self._database.close()
 
-    async def _list(self, query: Select[Any]) -> Sequence[Any]:
+    async def _list(self, query: Executable) -> Sequence[Any]:
         return await self._database.read(lambda connection: connection.execute(query).all())
 
 
-def _sandbox(connection: Connection, sandbox_id: SandboxId) -> Sandbox:
+def _sandbox(connection: Connection, box: Box, sandbox_id: SandboxId) -> Sandbox:
     row = _SANDBOX.run(connection, {"id_": sandbox_id})
     if row is None:
         raise NotFound(f"No sandbox '{sandbox_id}'.")
-    return rows.sandbox_of(row)
+    return rows.sandbox_of(row, box)
 
 
 def _command(connection: Connection, command_id: CommandId) -> Command:

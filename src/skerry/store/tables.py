@@ -35,6 +35,7 @@ api_keys = Table(
     Column("secret_hash", LargeBinary, nullable=False),
     Column("created_at_us", BigInteger, nullable=False),
     Column("last_used_at_us", BigInteger),
+    Column("hint", String),  # the beginning of the secret
 )
 
 sandboxes = Table(
@@ -53,7 +54,7 @@ sandboxes = Table(
     Column("network_mode", String, nullable=False),
     Column("created_at_us", BigInteger, nullable=False),
     Column("updated_at_us", BigInteger, nullable=False),
-    Column("env", Text, nullable=False),
+    Column("env", Text, nullable=False),  # sealed
     Column("metadata", Text, nullable=False),
     Column("capabilities", Text, nullable=False),
     Column("model", Text),
@@ -71,6 +72,26 @@ sandbox_labels = Table(
     Column("key", String, primary_key=True),
     Column("value", Text, nullable=False),
 )
+
+# What clients asked for under a key of their own, so that a request sent twice is done once.
+requests = Table(
+    "requests",
+    metadata,
+    Column("account_id", String, primary_key=True),
+    Column("key", String, primary_key=True),
+    Column("fingerprint", Text, nullable=False),  # sealed: a hash of a body could be guessed from, secrets and all
+    Column("made", String, nullable=False),
+    Column("created_at_us", BigInteger, nullable=False),
+)
+
+sealing_keys = Table(
+    "sealing_keys",
+    metadata,
+    Column("id", String, primary_key=True),
+    Column("created_at_us", BigInteger, nullable=False),
+)
+
+chores = Table("chores", metadata, Column("name", String, primary_key=True))
 
 sandbox_events = Table(
     "sandbox_events",

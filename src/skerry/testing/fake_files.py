@@ -24,7 +24,7 @@ class Node:
 class Watcher:
     path: str
     recursive: bool
-    changes: asyncio.Queue[FileChange]
+    changes: asyncio.Queue[FileChange | None]  # None: the sandbox has died
 
 
 class FakeFiles:
@@ -120,6 +120,14 @@ class FakeFiles:
             raise GuestError("not_found", f"{path}: No such file or directory")
         self.nodes[path] = Node(None, mode, self.tick())
         self.tell(ChangeKind.CREATE, path)
+
+    def set_attributes(self, path: str, *, mode: int | None, mtime_ns: int | None, now: bool, create: bool) -> None:
+        path = normal(path)
+        if create and path not in self.nodes:
+            self.put(path, b"")
+        node = self._node(path)
+        time_ns = self.tick() if now else node.mtime_ns if mtime_ns is None else mtime_ns
+        self.nodes[path] = Node(node.data, node.mode if mode is None else mode, time_ns)
 
     def move(self, source: str, target: str, *, overwrite: bool) -> None:
         source, target = normal(source), normal(target)

@@ -1,16 +1,18 @@
 """`FakeGuest`: the seam `Guest` in memory, for tests of all that stands above. It passes the real one's suite."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from skerry.guest import requests
 from skerry.guest.answers import CommandInside
 from skerry.model.command import CommandEvent, ExecSpec, Output, TerminalSize
 from skerry.model.errors import GuestError, Invalid, NotFound, SandboxGone
-from skerry.model.files import FileChange, FileInfo
+from skerry.model.files import Archived, ArchiveLimits, FileChange, FileInfo
 from skerry.model.ids import CommandId
+from skerry.model.process import ListeningPort, Process
 from skerry.seams import ByteStream
+from skerry.testing import fake_archive
 from skerry.testing.fake_files import FakeFiles, Watcher, normal
 from skerry.testing.fake_shell import FakeCommand, FakeShell
 from skerry.testing.fake_stream import FakeStream, stream_pair
@@ -30,6 +32,18 @@ class FakeReader:
         for start in range(0, len(self._data), _CHUNK_BYTES):
             self._check()
             yield self._data[start : start + _CHUNK_BYTES]
+
+
+class FakeArchive:
+    """A tree as it was when it was opened."""
+
+    def __init__(self, stream: bytes, result: Archived) -> None:
+        self.result = result
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for start in range(0, len(self._stream), _CHUNK_BYTES):
+            yield self._stream[start : start + _CHUNK_BYTES]
 
 
 class FakeGuest:
@@ -59,6 +73,8 @@ class FakeGuest:
     async def die(self, cause: str = "runtime_died") -> None:
         self._cause = cause
         await self.close()
+        for watcher in self.files.watchers:
+            watcher.changes.put_nowait(None)
         for command in self._commands.values():
             await command.notify()
 
@@ -212,6 +228,31 @@ class FakeGuest:
         self._check_alive()
         return self.files.remove(requests.path(path), recursive=recursive)
 
+    async def set_attributes(
+        self,
+        path: str,
+        *,
+        mode: int | None = None,
+        mtime_ns: int | None = None,
+        now: bool = False,
+        create: bool = False,
+    ) -> FileInfo:
+        self._check_alive()
+        if now and mtime_ns is not None:
+            raise Invalid("A time is either given or the present one, not both.", field="mtime_ns")
+        self.files.set_attributes(requests.path(path), mode=mode, mtime_ns=mtime_ns, now=now, create=create)
+        return self.files.info(path)
+
+    @asynccontextmanager
+    async def pack(self, path: str, limits: ArchiveLimits) -> AsyncGenerator[FakeArchive]:
+        self._check_alive()
+        yield FakeArchive(*fake_archive.pack(self.files, requests.path(path), limits))
+
+    async def unpack(self, path: str, chunks: AsyncIterator[bytes], limits: ArchiveLimits) -> Archived:
+        self._check_alive()
+        stream = b"".join([chunk async for chunk in chunks])
+        return fake_archive.unpack(self.files, requests.path(path), stream, limits)
+
     def watch(self, path: str, *, recursive: bool = False) -> AbstractAsyncContextManager[AsyncIterator[FileChange]]:
         return self._watch(path, recursive)
 
@@ -228,7 +269,27 @@ class FakeGuest:
     async def _changes(self, watcher: Watcher) -> AsyncIterator[FileChange]:
         while True:
             change = await watcher.changes.get()
+            if change is None:
+                self._check_alive()
+                return
             yield change
+
+    # -- processes and ports -----------------------------------------------------------------------------------
+
+    async def processes(self) -> Sequence[Process]:
+        """The commands that run: each is one process."""
+        self._check_alive()
+        return [
+            Process(command.pid, 1, 0, name, argv, "S", 1, 4096, 10, command_id)
+            for command_id, command in self._commands.items()
+            if command.exit is None
+            for argv in [command.spec.argv or ("/bin/sh", "-c", command.spec.shell or "")]
+            for name in [argv[0].rpartition("/")[2]]
+        ]
+
+    async def ports(self) -> Sequence[ListeningPort]:
+        self._check_alive()
+        return [ListeningPort(port, "127.0.0.1", "ipv4", 0) for port in self._ports]
 
     # -- ports -------------------------------------------------------------------------------------------------
 

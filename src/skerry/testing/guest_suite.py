@@ -6,6 +6,8 @@ under `Inside.root`. Each wait has a deadline.
 
 import asyncio
 import hashlib
+import io
+import tarfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ import pytest
 
 from skerry.model.command import ExecSpec, Exit, Output, TerminalSize
 from skerry.model.errors import GuestError, Invalid, NotFound
-from skerry.model.files import ChangeKind, FileType
+from skerry.model.files import Archived, ArchiveLimits, ChangeKind, FileType
 from skerry.model.ids import CommandId, new_command_id
 from skerry.seams import Guest
 
@@ -80,6 +82,29 @@ async def pieces(*parts: bytes) -> AsyncIterator[bytes]:
 async def content(guest: Guest, path: str, offset: int = 0, length: int = -1) -> bytes:
     async with asyncio.timeout(DEADLINE_S), guest.read(path, offset, length) as reader:
         return b"".join([chunk async for chunk in reader])
+
+
+LIMITS = ArchiveLimits(max_entries=10_000, max_bytes=1 << 30)
+
+
+def tar(*entries: tuple[str, bytes | None], **more: Any) -> bytes:
+    """A tar stream of files, and directories (None), each entry with the members in `more`."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name, data in entries:
+            info = tarfile.TarInfo(name)
+            info.size = len(data or b"")
+            info.mode, info.type = (0o755, tarfile.DIRTYPE) if data is None else (0o644, tarfile.REGTYPE)
+            for member, value in more.items():
+                setattr(info, member, value)
+            archive.addfile(info, io.BytesIO(data or b""))
+    return stream.getvalue()
+
+
+async def packed(guest: Guest, path: str, limits: ArchiveLimits = LIMITS) -> tuple[bytes, Archived]:
+    async with asyncio.timeout(DEADLINE_S), guest.pack(path, limits) as archive:
+        stream = b"".join([chunk async for chunk in archive])
+        return stream, archive.result
 
 
 def code_of(caught: pytest.ExceptionInfo[GuestError]) -> str:
@@ -387,6 +412,117 @@ class GuestSuite:
         for path in ("relative", "", "/nul\0", "/high\ud800surrogate"):
             with pytest.raises(Invalid):
                 await inside.guest.stat(path)
+
+    # -- trees -------------------------------------------------------------------------------------------------
+
+    async def test_a_tree_goes_up_and_comes_down(self, inside: Inside) -> None:
+        up = tar(("a", None), ("a/empty", None), ("a/file", b"x" * 700_000), ("implied/dir/run", b"#!"), mode=0o750)
+        told = await inside.guest.unpack(f"{inside.root}/new/tree", pieces(up[:1000], up[1000:]), LIMITS)
+        assert (told.count, told.size_bytes, told.skipped, told.skipped_count) == (4, 700_002, (), 0)
+        assert await content(inside.guest, f"{inside.root}/new/tree/a/file") == b"x" * 700_000
+        assert (await inside.guest.stat(f"{inside.root}/new/tree/implied/dir/run")).mode == 0o750
+        down, told = await packed(inside.guest, f"{inside.root}/new/tree")
+        assert (told.count, told.size_bytes, told.skipped_count) == (7, 700_002, 0)
+        with tarfile.open(fileobj=io.BytesIO(down)) as archive:
+            found = {info.name: info for info in archive}
+        assert set(found) == {"a", "a/empty", "a/file", "implied", "implied/dir", "implied/dir/run", "."}
+        assert found["a/file"].size == 700_000 and found["a/empty"].isdir()
+
+    async def test_times_are_kept(self, inside: Inside) -> None:
+        up = tar(("d", None), ("d/f", b"x"), mtime=1_500_000_000.5)
+        await inside.guest.unpack(inside.root, pieces(up), LIMITS)
+        assert (await inside.guest.stat(f"{inside.root}/d/f")).mtime_ns == 1_500_000_000_500_000_000
+        assert (await inside.guest.stat(f"{inside.root}/d")).mtime_ns == 1_500_000_000_500_000_000
+
+    async def test_entries_that_lead_out_are_skipped_with_a_reason_and_the_rest_is_there(self, inside: Inside) -> None:
+        up = tar(("before", b"1"), ("/etc/evil", b"x"), ("../evil", b"x"), ("a/../../evil", b"x"), ("after", b"2"))
+        told = await inside.guest.unpack(f"{inside.root}/into", pieces(up), LIMITS)
+        assert [each.path for each in told.skipped] == ["/etc/evil", "../evil", "a/../../evil"]
+        assert all(each.reason for each in told.skipped) and (told.count, told.skipped_count) == (2, 3)
+        assert sorted(await collect(inside.guest, f"{inside.root}/into")) == ["after", "before"]
+        assert await collect(inside.guest, inside.root) == ["into"]
+
+    async def test_devices_and_fifos_are_never_made(self, inside: Inside) -> None:
+        for kind in (tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE):
+            told = await inside.guest.unpack(inside.root, pieces(tar(("x", b""), type=kind)), LIMITS)
+            assert (told.count, told.skipped_count) == (0, 1)
+        assert await collect(inside.guest, inside.root) == []
+
+    async def test_an_archive_that_ends_early_is_told_and_keeps_what_was_complete(self, inside: Inside) -> None:
+        up = tar(("first", b"1" * 500), ("second", b"2" * 500))
+        with pytest.raises(GuestError) as caught:
+            await inside.guest.unpack(inside.root, pieces(up[:1800]), LIMITS)
+        assert code_of(caught) == "invalid"
+        assert await collect(inside.guest, inside.root) == ["first"]
+
+    async def test_what_is_no_archive_is_told(self, inside: Inside) -> None:
+        with pytest.raises(GuestError) as caught:
+            await inside.guest.unpack(inside.root, pieces(b"no tar" * 500), LIMITS)
+        assert code_of(caught) == "invalid"
+
+    async def test_an_upload_of_a_tree_that_breaks_off_goes_through(self, inside: Inside) -> None:
+        async def broken() -> AsyncIterator[bytes]:
+            yield tar(("file", b"x" * 5000))[:2000]
+            raise ConnectionResetError("the client went away")
+
+        with pytest.raises(ConnectionResetError):
+            await inside.guest.unpack(inside.root, broken(), LIMITS)
+        async with asyncio.timeout(DEADLINE_S):
+            while await collect(inside.guest, inside.root):
+                pass
+
+    async def test_more_than_the_limits_ends_with_limit(self, inside: Inside) -> None:
+        up = tar(*((str(number), b"12345") for number in range(10)))
+        for limits in (ArchiveLimits(5, 1000), ArchiveLimits(1000, 7)):
+            with pytest.raises(GuestError) as caught:
+                await inside.guest.unpack(f"{inside.root}/into", pieces(up), limits)
+            assert code_of(caught) == "limit"
+        await inside.guest.unpack(f"{inside.root}/all", pieces(up), LIMITS)
+        with pytest.raises(GuestError) as caught:
+            await packed(inside.guest, f"{inside.root}/all", ArchiveLimits(5, 1000))
+        assert code_of(caught) == "limit"
+        _, told = await packed(inside.guest, f"{inside.root}/all", ArchiveLimits(1000, 7))
+        assert (told.size_bytes, told.skipped_count) == (5, 9)
+
+    async def test_only_a_directory_is_packed(self, inside: Inside) -> None:
+        await inside.guest.write(f"{inside.root}/file", pieces(b"x"))
+        for name, code in (("none", "not_found"), ("file", "not_a_directory")):
+            with pytest.raises(GuestError) as caught:
+                await packed(inside.guest, f"{inside.root}/{name}")
+            assert code_of(caught) == code
+        with pytest.raises(GuestError) as caught:
+            await inside.guest.unpack(f"{inside.root}/file", pieces(tar(("x", b""))), LIMITS)
+        assert code_of(caught) == "not_a_directory"
+
+    async def test_touching_makes_a_file_once_and_then_its_time(self, inside: Inside) -> None:
+        path = f"{inside.root}/new/file"
+        made = await inside.guest.set_attributes(path, now=True, create=True)
+        assert (made.size_bytes, made.type) == (0, FileType.FILE)
+        await inside.guest.write(path, pieces(b"kept"))
+        told = await inside.guest.set_attributes(path, mtime_ns=1_234_567_890_123_456_789, create=True)
+        assert (told.mtime_ns, told.size_bytes) == (1_234_567_890_123_456_789, 4)
+        told = await inside.guest.set_attributes(path, mode=0o600)
+        assert (told.mtime_ns, told.mode) == (1_234_567_890_123_456_789, 0o600)
+        with pytest.raises(GuestError):
+            await inside.guest.set_attributes(f"{inside.root}/none", now=True)
+        with pytest.raises(Invalid):
+            await inside.guest.set_attributes(path, now=True, mtime_ns=1)
+
+    # -- processes and ports -----------------------------------------------------------------------------------
+
+    async def test_a_running_command_is_among_the_processes(self, inside: Inside) -> None:
+        command_id = await start(inside.guest, "sleep 61; :")
+        found = [each for each in await inside.guest.processes() if each.command_id == command_id]
+        assert all(each.pid > 1 and each.uid == 0 for each in found)
+        assert any(each.argv for each in found)  # of a child that is just being made it may be empty
+        await inside.guest.kill(command_id)
+        await follow(inside.guest, command_id)
+        assert command_id not in {each.command_id for each in await inside.guest.processes()}
+
+    async def test_a_listening_port_is_among_the_ports(self, inside: Inside) -> None:
+        port = await inside.echo_port()
+        [found] = [each for each in await inside.guest.ports() if each.port == port]
+        assert (found.address, found.family) == ("127.0.0.1", "ipv4")
 
     # -- ports -------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """A Store in memory, for tests of what stands on the store. Passes the same suite as the databases."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -10,7 +11,8 @@ from skerry.model.command import Command, CommandStatus, Exit
 from skerry.model.errors import Conflict, NotFound
 from skerry.model.ids import AccountId, CommandId, KeyId, SandboxId
 from skerry.model.lifecycle import Cause, Event, State, advance
-from skerry.model.sandbox import Placement, Sandbox, labels_of
+from skerry.model.request import Once, mismatch
+from skerry.model.sandbox import Change, Filter, Placement, Promised, Sandbox, labels_of
 from skerry.seams import Clock
 
 
@@ -32,6 +34,7 @@ class MemoryStore:
         self._keys: dict[KeyId, ApiKey] = {}
         self._sandboxes: dict[SandboxId, Sandbox] = {}
         self._commands: dict[CommandId, Command] = {}
+        self._requests: dict[tuple[AccountId, str], tuple[Once, str, datetime]] = {}
         self.moves: list[Move] = []
 
     async def add_account(self, account: Account, key: ApiKey) -> None:
@@ -58,10 +61,38 @@ class MemoryStore:
     async def delete_key(self, account_id: AccountId, key_id: KeyId) -> None:
         if key_id not in self._keys or self._keys[key_id].account_id != account_id:
             raise NotFound(f"No API key '{key_id}'.")
+        if len(await self.list_keys(account_id)) == 1:
+            raise Conflict("This is the account's only key.", code="last_key")
         del self._keys[key_id]
 
-    async def add_sandbox(self, sandbox: Sandbox) -> None:
-        self._sandboxes[sandbox.id] = sandbox
+    async def touch_keys(self, used: Mapping[KeyId, datetime]) -> None:
+        for key in [self._keys[key_id] for key_id in used if key_id in self._keys]:
+            if key.last_used_at is None or key.last_used_at < used[key.id]:
+                self._keys[key.id] = replace(key, last_used_at=used[key.id])
+
+    async def find_request(self, account_id: AccountId, wanted: Once) -> str | None:
+        present = self._requests.get((account_id, wanted.key))
+        if present is not None and present[0].fingerprint != wanted.fingerprint:
+            raise mismatch(wanted.key)
+        return None if present is None else present[1]
+
+    async def forget_requests(self, before: datetime) -> None:
+        self._requests = {place: each for place, each in self._requests.items() if each[2] >= before}
+
+    async def _claim(self, account_id: AccountId, wanted: Once | None, made: str, at: datetime) -> str | None:
+        if wanted is None:
+            return None
+        present = await self.find_request(account_id, wanted)
+        if present is not None and present != wanted.instead_of:
+            return present
+        self._requests[account_id, wanted.key] = (wanted, made, at)
+        return None
+
+    async def add_sandbox(self, sandbox: Sandbox, wanted: Once | None = None) -> SandboxId:
+        earlier = await self._claim(sandbox.account_id, wanted, sandbox.id, sandbox.created_at)
+        if earlier is None:
+            self._sandboxes[sandbox.id] = sandbox
+        return SandboxId(earlier or sandbox.id)
 
     async def get_sandbox(self, sandbox_id: SandboxId) -> Sandbox:
         if sandbox_id not in self._sandboxes:
@@ -73,7 +104,7 @@ class MemoryStore:
         *,
         account_id: AccountId | None = None,
         states: Sequence[State] | None = None,
-        metadata: dict[str, str] | None = None,
+        where: Filter | None = None,
         limit: int | None = None,
         before: SandboxId | None = None,
     ) -> Sequence[Sandbox]:
@@ -81,15 +112,45 @@ class MemoryStore:
         if before is not None:
             ids = [sandbox.id for sandbox in newest_first]
             newest_first = newest_first[ids.index(before) + 1 :] if before in ids else []
-        wanted = (metadata or {}).items()
+        wanted = where or Filter()
+        busy = await self.busy_sandboxes(list(self._sandboxes))
         found = [
             sandbox
             for sandbox in newest_first
             if (account_id is None or sandbox.account_id == account_id)
             and (states is None or sandbox.state in states)
-            and wanted <= labels_of(sandbox.metadata).items()
+            and _holds(wanted, sandbox, busy=sandbox.id in busy)
         ]
         return found[:limit]
+
+    async def change_sandbox(
+        self, sandbox_id: SandboxId, change: Change, *, states: Sequence[State] | None = None
+    ) -> Sandbox:
+        now = await self.get_sandbox(sandbox_id)
+        if states is not None and now.state not in states:
+            raise Conflict(f"Sandbox '{now.id}' is {now.state}.", code=f"sandbox_{now.state}")
+        changed = replace(
+            now,
+            name=now.name if change.name is None else change.name or None,
+            metadata=now.metadata if change.metadata is None else change.metadata,
+            env=now.env if change.env is None else change.env,
+            updated_at=self._clock.now(),
+        )
+        self._sandboxes[sandbox_id] = changed
+        return changed
+
+    async def promised(self, account_id: AccountId) -> Sequence[Promised]:
+        own = [s for s in self._sandboxes.values() if s.account_id == account_id and s.state is not State.DESTROYED]
+        found: list[Promised] = []
+        for state in dict.fromkeys(s.state for s in own):
+            limits = [s.limits for s in own if s.state is state]
+            sums = (sum(getattr(each, name) for each in limits) for name in ("memory_mb", "cpu_millis", "disk_mb"))
+            found.append(Promised(state, len(limits), *sums))
+        return found
+
+    async def running_commands(self, account_id: AccountId) -> Mapping[SandboxId, int]:
+        own = [c for c in self._commands.values() if c.account_id == account_id and c.status is CommandStatus.RUNNING]
+        return Counter(command.sandbox_id for command in own)
 
     async def transition(
         self,
@@ -109,12 +170,17 @@ class MemoryStore:
             moved = replace(moved, runtime=placement.runtime, template_digest=placement.template_digest)
         if cause is not None:
             moved = replace(moved, cause=cause, detail=detail)
+        if target is State.DESTROYED:
+            moved = replace(moved, env={})
         self._sandboxes[sandbox.id] = moved
         self.moves.append(Move(sandbox.id, event, target))
         return moved
 
-    async def add_command(self, command: Command) -> None:
-        self._commands[command.id] = command
+    async def add_command(self, command: Command, wanted: Once | None = None) -> CommandId:
+        earlier = await self._claim(command.account_id, wanted, command.id, command.started_at)
+        if earlier is None:
+            self._commands[command.id] = command
+        return CommandId(earlier or command.id)
 
     async def get_command(self, command_id: CommandId) -> Command:
         if command_id not in self._commands:
@@ -150,3 +216,13 @@ class MemoryStore:
 
     async def close(self) -> None:
         """Nothing to release."""
+
+
+def _holds(wanted: Filter, sandbox: Sandbox, *, busy: bool) -> bool:
+    labels = labels_of(sandbox.metadata)
+    return (
+        (wanted.name is None or sandbox.name == wanted.name)
+        and sandbox.id.startswith(wanted.id_prefix or "")
+        and (wanted.busy is None or sandbox.state is not State.RUNNING or busy is wanted.busy)
+        and all(key in labels and value in (None, labels[key]) for key, value in wanted.metadata.items())
+    )

@@ -2,7 +2,8 @@
 
 import asyncio
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,8 @@ from skerry.model.ids import (
     new_sandbox_id,
 )
 from skerry.model.lifecycle import Cause, Event, State
-from skerry.model.sandbox import Limits, NetworkMode, Placement, Sandbox
+from skerry.model.request import Once
+from skerry.model.sandbox import Change, Filter, Limits, NetworkMode, Placement, Promised, Sandbox
 from skerry.seams import Store
 
 NOW = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
@@ -94,13 +96,130 @@ class StoreSuite:
 
     async def test_a_deleted_key_is_gone_and_another_accounts_key_cannot_be_deleted(self, store: Store) -> None:
         one, two = await add_account(store), await add_account(store, "two")
-        (key,) = await store.list_keys(one.id)
+        key = ApiKey(new_key_id(), one.id, "second", hash_secret("secret"), NOW, hint="skerry_live_abcd")
+        await store.add_key(key)
         with pytest.raises(NotFound):
             await store.delete_key(two.id, key.id)
         await store.delete_key(one.id, key.id)
         assert await store.find_key(key.secret_hash) is None
         with pytest.raises(NotFound):
             await store.delete_key(one.id, key.id)
+
+    async def test_an_accounts_only_key_cannot_be_deleted(self, store: Store) -> None:
+        account = await add_account(store)
+        (key,) = await store.list_keys(account.id)
+        with pytest.raises(Conflict) as refused:
+            await store.delete_key(account.id, key.id)
+        assert refused.value.code == "last_key"
+        assert list(await store.list_keys(account.id)) == [key]
+
+    async def test_the_latest_use_of_a_key_is_kept(self, store: Store) -> None:
+        account = await add_account(store)
+        (key,) = await store.list_keys(account.id)
+        for at in (NOW, NOW - timedelta(seconds=1)):
+            await store.touch_keys({key.id: at, new_key_id(): at})
+        assert list(await store.list_keys(account.id)) == [replace(key, last_used_at=NOW)]
+
+    async def test_equal_requests_add_one_sandbox_and_another_one_under_their_key_is_refused(
+        self, store: Store
+    ) -> None:
+        account, other = await add_account(store), await add_account(store, "two")
+        first, second = sandbox_of(account), sandbox_of(account)
+        assert await store.find_request(account.id, Once("k", "f")) is None
+        assert await store.add_sandbox(first, Once("k", "f")) == first.id
+        assert await store.add_sandbox(second, Once("k", "f")) == first.id
+        assert await store.find_request(account.id, Once("k", "f")) == first.id
+        with pytest.raises(Conflict) as refused:
+            await store.add_sandbox(second, Once("k", "g"))
+        assert refused.value.code == "idempotency_mismatch"
+        assert list(await store.list_sandboxes()) == [first]
+        third = sandbox_of(other)
+        assert await store.add_sandbox(third, Once("k", "g")) == third.id
+
+    async def test_what_came_to_nothing_gives_its_key_to_one_new_attempt(self, store: Store) -> None:
+        account = await add_account(store)
+        first, second, third = (sandbox_of(account) for _ in range(3))
+        await store.add_sandbox(first, Once("k", "f"))
+        again = Once("k", "f", instead_of=first.id)
+        assert await store.add_sandbox(second, again) == second.id
+        assert await store.add_sandbox(third, again) == second.id
+
+    async def test_equal_requests_add_one_command(self, store: Store) -> None:
+        sandbox = await add_sandbox(store, await add_account(store))
+        first, second = command_of(sandbox), command_of(sandbox)
+        assert await store.add_command(first, Once("k", "f")) == first.id
+        assert await store.add_command(second, Once("k", "f")) == first.id
+        assert list(await store.list_commands()) == [first]
+
+    async def test_requests_of_before_a_time_are_forgotten(self, store: Store) -> None:
+        account = await add_account(store)
+        old, new = sandbox_of(account), replace(sandbox_of(account), created_at=NOW + timedelta(seconds=1))
+        await store.add_sandbox(old, Once("old", "f"))
+        await store.add_sandbox(new, Once("new", "f"))
+        await store.forget_requests(NOW + timedelta(seconds=1))
+        assert await store.find_request(account.id, Once("old", "g")) is None
+        assert await store.find_request(account.id, Once("new", "f")) == new.id
+
+    async def test_a_change_replaces_what_it_gives(self, store: Store) -> None:
+        sandbox = await add_sandbox(store, await add_account(store), {"old": 1})
+        renamed = await store.change_sandbox(sandbox.id, Change(name="new"))
+        assert renamed == replace(sandbox, name="new", updated_at=renamed.updated_at)
+        changed = await store.change_sandbox(sandbox.id, Change(name="", metadata={"m": "2"}, env={"B": "ß"}))
+        assert (changed.name, changed.metadata, dict(changed.env)) == (None, {"m": "2"}, {"B": "ß"})
+        assert await store.get_sandbox(sandbox.id) == changed
+        assert list(await store.list_sandboxes(where=Filter(metadata={"m": "2"}))) == [changed]
+        assert list(await store.list_sandboxes(where=Filter(metadata={"old": None}))) == []
+        with pytest.raises(NotFound):
+            await store.change_sandbox(SandboxId("sbx_none"), Change())
+
+    async def test_a_change_is_refused_in_another_state_than_asked_for(self, store: Store) -> None:
+        sandbox = await add_sandbox(store, await add_account(store))
+        with pytest.raises(Conflict) as refused:
+            await store.change_sandbox(sandbox.id, Change(env={}), states=[State.RUNNING])
+        assert refused.value.code == "sandbox_creating"
+        assert await store.get_sandbox(sandbox.id) == sandbox
+
+    async def test_a_destroyed_sandbox_has_no_env_any_more(self, store: Store) -> None:
+        sandbox = await add_sandbox(store, await add_account(store))
+        destroying = await store.transition(sandbox, Event.DESTROY)
+        assert dict(destroying.env) == dict(sandbox.env) != {}
+        assert dict((await store.transition(destroying, Event.GONE)).env) == {}
+        assert dict((await store.get_sandbox(sandbox.id)).env) == {}
+
+    async def test_lists_filter_by_name_beginning_of_the_id_entry_and_work(self, store: Store) -> None:
+        account = await add_account(store)
+        one = await store.change_sandbox((await add_sandbox(store, account, {"team": "a"})).id, Change(name="one"))
+        busy = await store.transition(await add_sandbox(store, account, {"team": 5}), Event.CREATED)
+        idle = await store.transition(await add_sandbox(store, account), Event.CREATED)
+        await store.add_command(command_of(busy))
+
+        async def found(**wanted: Any) -> list[Sandbox]:
+            return list(await store.list_sandboxes(account_id=account.id, where=Filter(**wanted)))
+
+        assert await found(name="one") == [one]
+        assert await found(id_prefix=one.id[:-1]) == [one]
+        assert await found(id_prefix="sbx_%") == []
+        assert await found(metadata={"team": None}) == [busy, one]
+        assert await found(busy=True) == [busy, one]
+        assert await found(busy=False) == [idle, one]
+        assert list(await store.list_sandboxes(states=[State.RUNNING], where=Filter(busy=True))) == [busy]
+
+    async def test_what_was_promised_is_counted_by_state(self, store: Store) -> None:
+        account, other = await add_account(store), await add_account(store, "two")
+        running = [await store.transition(await add_sandbox(store, account), Event.CREATED) for _ in range(2)]
+        await add_sandbox(store, account)
+        await add_sandbox(store, other)
+        gone = await store.transition(await add_sandbox(store, account), Event.DESTROY)
+        await store.transition(gone, Event.GONE)
+        found = {each.state: each for each in await store.promised(account.id)}
+        assert found == {
+            State.RUNNING: Promised(State.RUNNING, 2, 154, 2000, 20_480),
+            State.CREATING: Promised(State.CREATING, 1, 77, 1000, 10_240),
+        }
+        for _ in range(2):
+            await store.add_command(command_of(running[0]))
+        assert await store.running_commands(account.id) == {running[0].id: 2}
+        assert await store.running_commands(other.id) == {}
 
     async def test_a_sandbox_comes_back_as_it_was_given(self, store: Store) -> None:
         sandbox = await add_sandbox(store, await add_account(store), {"n": 1, "deep": {"x": [None]}})
@@ -186,9 +305,9 @@ class StoreSuite:
         found = await add_sandbox(store, account, {odd: "v'\"%", "n": 1, "b": True, "list": ["x"]})
         await add_sandbox(store, account, {odd: "v'\"%", "n": 2})
         wanted = {odd: "v'\"%", "n": "1", "b": "true"}
-        assert list(await store.list_sandboxes(metadata=wanted)) == [found]
-        assert list(await store.list_sandboxes(metadata={"list": "x"})) == []
-        assert list(await store.list_sandboxes(metadata={odd: "v_"})) == []
+        assert list(await store.list_sandboxes(where=Filter(metadata=wanted))) == [found]
+        assert list(await store.list_sandboxes(where=Filter(metadata={"list": "x"}))) == []
+        assert list(await store.list_sandboxes(where=Filter(metadata={odd: "v_"}))) == []
 
     async def test_a_command_comes_back_as_it_was_given(self, store: Store) -> None:
         command = command_of(await add_sandbox(store, await add_account(store)))

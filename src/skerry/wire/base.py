@@ -24,13 +24,14 @@ class Request(BaseModel):
     Strict: "256" and true are no numbers. Who sends them means something else than what would be made of them.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    # What is wrong is told without what was sent: it may be a secret, and messages end in logs.
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
 
 
 class Answer(BaseModel):
     """A body sent by the server."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, hide_input_in_errors=True)
 
 
 class Page(Answer, Generic[T]):

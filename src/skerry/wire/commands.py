@@ -34,10 +34,10 @@ class RunCommand(Request):
     argv: list[Argument] | None = Field(None, min_length=1, max_length=4096)
     timeout_seconds: int | None = Field(None, ge=1)
     working_directory: str | None = Field(None, min_length=1, max_length=4096, pattern=r"^/[^\x00]*$")
-    env: Env | None = None
+    env: Env | None = Field(None, repr=False)
     user: str | None = Field(None, min_length=1, max_length=256)
     # Text given to the command's standard input, which then ends. Left out: end of file at once.
-    stdin: str | None = Field(None, max_length=16_777_216)
+    stdin: str | None = Field(None, max_length=16_777_216, repr=False)
     run_async: bool = Field(False, alias="async")
 
     @model_validator(mode="after")

@@ -31,7 +31,7 @@ class CreateSandbox(Request):
     disk_mb: int | None = Field(None, ge=64)
     timeout_seconds: int | None = Field(None, ge=1)
     network_mode: Annotated[NetworkMode, Field(strict=False)] | None = None
-    env: Env | None = None
+    env: Env | None = Field(None, repr=False)
     metadata: dict[str, Any] | None = None
     model: dict[str, Any] | None = None
     # Known to the published client, not yet supported: a value other than None or empty is refused by name.
@@ -41,8 +41,24 @@ class CreateSandbox(Request):
     capabilities: list[str] | None = None
 
 
+class ChangeSandbox(Request):
+    """PATCH /v1/sandboxes/{id}. What is left out stays; `null` takes it away. `metadata` is replaced as a whole."""
+
+    name: PersonalName | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class SetEnv(Request):
+    """PUT /v1/sandboxes/{id}/env. Replaces all of it, for commands from now on."""
+
+    env: Env = Field(repr=False)
+
+
 class SandboxView(Answer):
-    """`status`: `creating`, `ready`, `active` (a command runs), `failed` (see `reason`), `destroying`, `destroyed`."""
+    """`status`: `creating`, `ready`, `active` (a command runs), `failed` (see `reason`), `destroying`, `destroyed`.
+
+    `env` has its values where one sandbox is asked for; in lists each value is `[redacted]`.
+    """
 
     id: str
     name: str | None
@@ -56,7 +72,7 @@ class SandboxView(Answer):
     disk_mb: int
     timeout_seconds: int
     network_mode: NetworkMode
-    env: dict[str, str]
+    env: dict[str, str] = Field(repr=False)
     startup_command: str | None = None
     capabilities: list[str]
     model: dict[str, Any] | None = None
@@ -117,3 +133,39 @@ class MeView(Answer):
     email: str | None
     name: str
     plan: str
+    created_at: datetime
+
+
+class LimitsView(Answer):
+    """What the plan allows an account at once; null is without limit."""
+
+    sandboxes: int | None
+    running_commands: int | None
+    memory_mb: int | None
+    cpu_millis: int | None
+    disk_mb: int | None
+
+
+class SandboxLimitsView(Answer):
+    """The most that one sandbox may ask for."""
+
+    memory_mb: int
+    disk_mb: int
+    timeout_seconds: int
+
+
+class UsageView(Answer):
+    """GET /v1/usage. `sandboxes` counts by status, destroyed ones left out.
+
+    Memory, CPU and disk are what the account's sandboxes may use together, not what they use: disk of all that are
+    counted, memory and CPU of those that are not `failed`.
+    """
+
+    plan: str
+    sandboxes: dict[str, int]
+    running_commands: int
+    memory_mb: int
+    cpu_millis: int
+    disk_mb: int
+    limits: LimitsView
+    sandbox_limits: SandboxLimitsView

@@ -1,12 +1,14 @@
 """Keys and the first account: a secret exists once, in its owner's hands."""
 
 from dataclasses import replace
+from datetime import datetime
 
 import pytest
 
-from skerry.control import accounts
-from skerry.model.account import hash_secret, new_secret
-from skerry.model.errors import NotFound, Unauthorized
+from skerry.control import accounts, reconcile
+from skerry.control.keys import NOTE_EVERY
+from skerry.model.account import KEY_PREFIX, hash_secret, new_secret
+from skerry.model.errors import Conflict, NotFound, Unauthorized
 from skerry.testing.memory_store import MemoryStore
 from skerry.testing.store_suite import add_account
 
@@ -71,3 +73,33 @@ async def test_another_accounts_key_cannot_be_deleted(world: World) -> None:
     with pytest.raises(NotFound):
         await accounts.delete_key(world.deps, other.id, key.id)
     assert await accounts.authenticate(world.deps, secret) == world.account.id
+
+
+async def test_an_accounts_only_key_stays(world: World) -> None:
+    (key,) = await accounts.list_keys(world.deps, world.account.id)
+    with pytest.raises(Conflict) as refused:
+        await accounts.delete_key(world.deps, world.account.id, key.id)
+    assert refused.value.code == "last_key"
+
+
+async def test_when_a_key_was_used_is_written_down_once_a_minute_at_most(world: World) -> None:
+    key, secret = await accounts.create_key(world.deps, world.account.id, "ci")
+
+    async def used() -> datetime | None:
+        await accounts.authenticate(world.deps, secret)
+        await reconcile.once(world.deps)
+        found = {each.id: each.last_used_at for each in await accounts.list_keys(world.deps, world.account.id)}
+        return found[key.id]
+
+    first = world.clock.now()
+    assert await used() == first
+    for _ in range(11):
+        world.clock.advance(5)
+        assert await used() == first
+    world.clock.advance(5)
+    assert await used() == first + NOTE_EVERY
+
+
+async def test_a_key_is_known_again_by_how_it_begins(world: World) -> None:
+    key, secret = await accounts.create_key(world.deps, world.account.id, "ci")
+    assert secret.startswith(key.hint) and len(key.hint) == len(KEY_PREFIX) + 4

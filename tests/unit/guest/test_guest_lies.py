@@ -1,6 +1,7 @@
 """`SbxdGuest` against an sbxd that lies: each lie is a ProtocolError, never a crash, a hang or a huge allocation."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -9,18 +10,27 @@ from guest_peer import DEADLINE_S, Peer, connected
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skerry.guest import answers, requests
+from skerry.guest import answers, inspection, requests
 from skerry.guest.frames import FrameType
 from skerry.guest.sbxd_guest import SbxdGuest
 from skerry.model.command import CommandCause, ExecSpec, Exit, Lost, Output, TerminalSize
 from skerry.model.errors import GuestError, Invalid, ProtocolError, SkerryError
-from skerry.model.files import ChangeKind, FileChange
+from skerry.model.files import Archived, ArchiveLimits, ChangeKind, FileChange, Skipped
 from skerry.model.ids import CommandId
 
 COMMAND = CommandId("cmd_1")
 STARTED = {"event": "started", "pid": 7}
 EXITED = {"event": "exited", "code": 0, "signal": None, "timeout": False, "offset": 0, "duration_ms": 1}
 INFO = {"name": "f", "path": "/f", "type": "file", "size": 3, "mode": 0o644, "uid": 0, "gid": 0, "mtime_ns": 1}
+
+ARCHIVED = {"count": 2, "bytes": 5, "skipped": [{"path": "s", "reason": "it is a socket"}], "skipped_count": 7}
+PROCESS = {"pid": 7, "ppid": 1, "uid": 0, "name": "sh", "argv": ["sh", ""], "state": "S", "cpu_ms": 1} | {
+    "rss_bytes": 4096,
+    "age_ms": 5,
+    "command": "cmd_1",
+}
+PORT = {"port": 80, "address": "127.0.0.1", "family": "ipv4", "uid": 0, "pid": 7}
+LIMITS = ArchiveLimits(10, 1000)
 
 Frames = list[tuple[FrameType, bytes | dict[str, Any], int]]
 
@@ -83,6 +93,50 @@ async def write(guest: SbxdGuest) -> Any:
         yield b"abc"
 
     return await guest.write("/f", chunks())
+
+
+async def unpack(guest: SbxdGuest) -> Any:
+    async def nothing() -> AsyncIterator[bytes]:
+        return
+        yield
+
+    return await guest.unpack("/d", nothing(), LIMITS)
+
+
+async def pack(guest: SbxdGuest) -> tuple[bytes, Archived]:
+    async with guest.pack("/d", LIMITS) as archive:
+        return b"".join([chunk async for chunk in archive]), archive.result
+
+
+async def processes(guest: SbxdGuest) -> Any:
+    return await guest.processes()
+
+
+async def ports(guest: SbxdGuest) -> Any:
+    return await guest.ports()
+
+
+def line(value: dict[str, Any]) -> tuple[FrameType, bytes, int]:
+    return data(json.dumps(value).encode() + b"\n")
+
+
+async def test_a_tree_and_what_was_left_out_are_told() -> None:
+    result, error = await told(pack, [event({"event": "packing"}), data(b"tar"), close(ARCHIVED)])
+    assert result == (b"tar", Archived(2, 5, (Skipped("s", "it is a socket"),), 7))
+    assert error is None
+
+
+async def test_an_archive_that_is_refused_leaves_the_connection_alone() -> None:
+    script = [event({"event": "packing"}), data(b"tar"), close({"error": {"code": "io", "message": "killed"}})]
+    result, error = await told(pack, script)
+    assert isinstance(result, GuestError) and result.guest_code == "io"
+    assert error is None
+
+
+async def test_a_reason_from_inside_is_made_printable() -> None:
+    skipped = [{"path": "p", "reason": "\x1b[31mred"}]
+    result, _ = await told(unpack, [event({"event": "unpacking"}), close(ARCHIVED | {"skipped": skipped})])
+    assert result.skipped == (Skipped("p", "?[31mred"),)
 
 
 async def test_one_stream_serves_exec_and_the_first_attach() -> None:
@@ -192,6 +246,26 @@ LIES: dict[str, tuple[Callable[[SbxdGuest], Awaitable[Any]], Frames]] = {
         first_change,
         [event({"event": "watching"}), event({"event": "change", "kind": "paint", "path": "/d/x"})],
     ),
+    "an archive that was not begun": (pack, [event({"event": "started", "pid": 1})]),
+    "an archive on stderr": (pack, [event({"event": "packing"}), data(b"x", 2)]),
+    "an archive without a count": (pack, [event({"event": "packing"}), close({})]),
+    "fewer skipped than are named": (pack, [event({"event": "packing"}), close(ARCHIVED | {"skipped_count": 0})]),
+    "skipped that is no list": (unpack, [event({"event": "unpacking"}), close(ARCHIVED | {"skipped": 1})]),
+    "a skipped entry that is none": (unpack, [event({"event": "unpacking"}), close(ARCHIVED | {"skipped": [1]})]),
+    "skipped without end": (
+        unpack,
+        [event({"event": "unpacking"}), close(ARCHIVED | {"skipped": [{"path": "p" * 2000, "reason": "r"}] * 100})],
+    ),
+    "a process without a pid": (processes, [line(PROCESS | {"pid": 0})]),
+    "a process whose arguments are no texts": (processes, [line(PROCESS | {"argv": [1]})]),
+    "arguments without end": (processes, [line(PROCESS | {"argv": ["x" * 4000] * 2})]),
+    "a state that is a word": (processes, [line(PROCESS | {"state": "sleeping"})]),
+    "a state that is a list": (processes, [line(PROCESS | {"state": ["S"]})]),
+    "a negative age": (processes, [line(PROCESS | {"age_ms": -1})]),
+    "a wrong count of processes": (processes, [line(PROCESS), close({"count": 2})]),
+    "port 0": (ports, [line(PORT | {"port": 0})]),
+    "an address that is none": (ports, [line(PORT | {"address": "over there"})]),
+    "a family that is none": (ports, [line(PORT | {"family": "unix"})]),
     "a port that does not connect": (lambda guest: guest.open_port(80), [event({"event": "started", "pid": 1})]),
 }
 
@@ -201,6 +275,21 @@ async def test_a_lie_is_a_protocol_error(work: Callable[[SbxdGuest], Awaitable[A
     result, error = await told(work, script)
     assert isinstance(result, ProtocolError)
     assert isinstance(error, ProtocolError)
+
+
+async def test_a_listing_without_end_is_a_protocol_error() -> None:
+    block = (json.dumps(PORT).encode() + b"\n") * 3000
+    async with connected() as (connection, peer):
+        asking = asyncio.ensure_future(_caught(ports(SbxdGuest(connection))))
+        stream = (await peer.expect(FrameType.OPEN)).stream
+        sent, allowed = 0, 262_144
+        while sent * 3000 <= inspection.MOST:
+            while allowed < len(block):
+                allowed += int.from_bytes((await peer.expect(FrameType.CREDIT)).payload, "little")
+            await peer.send(FrameType.DATA, stream, block)
+            sent, allowed = sent + 1, allowed - len(block)
+        result = await asyncio.wait_for(asking, DEADLINE_S)
+    assert isinstance(result, ProtocolError) and "without end" in result.message
 
 
 async def test_a_port_that_answers_with_events_is_a_protocol_error() -> None:
@@ -241,7 +330,23 @@ json_value = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
     max_leaves=6,
 )
-MEMBERS = sorted({*INFO, *EXITED, *STARTED, "from", "running", "kind", "target", "commands", "bytes", "count"})
+MEMBERS = sorted(
+    {
+        *INFO,
+        *EXITED,
+        *STARTED,
+        "from",
+        "running",
+        "kind",
+        "target",
+        "commands",
+        "bytes",
+        "count",
+        *ARCHIVED,
+        *PROCESS,
+        *PORT,
+    }
+)
 
 
 @given(st.dictionaries(st.sampled_from(MEMBERS), json_value, max_size=12))
@@ -253,6 +358,9 @@ def test_any_answer_is_read_or_refused(value: dict[str, Any]) -> None:
         answers.read_file_info,
         answers.read_change,
         answers.read_commands,
+        answers.read_archived,
+        answers.read_process,
+        answers.read_port,
     ):
         try:
             reader(value)

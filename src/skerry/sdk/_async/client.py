@@ -67,7 +67,7 @@ class AsyncSkerry:
             env=dict(env) if env is not None else None,
             metadata=dict(metadata) if metadata is not None else None,
         )
-        answer = await self._http.call("POST", "/v1/sandboxes", body=body_of(request), timeout_s=CREATE_S)
+        answer = await self._http.call("POST", "/v1/sandboxes", body=body_of(request), timeout_s=CREATE_S, once=True)
         return AsyncSandbox(self._http, SandboxView.model_validate_json(answer))
 
     async def get(self, sandbox_id: str) -> AsyncSandbox:

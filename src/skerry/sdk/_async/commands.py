@@ -125,14 +125,15 @@ class AsyncCommands:
         `stdin` the command reads end of file at once. With a callback, output is passed on as it comes.
 
         Raises:
-            Unreachable: The connection broke. Without callbacks the command may still run; `start` survives this.
+            Unreachable: No answer, several times over. The command may still run. A connection that breaks once is
+                nothing: the call is made again and finds the command that it has started.
         """
         request = self._request(command, timeout_s=timeout_s, cwd=cwd, env=env, user=user, stdin=stdin)
         if on_stdout is not None or on_stderr is not None:
             running = await self._start(request)
             return await running.wait(on_stdout=on_stdout, on_stderr=on_stderr)
         patience = (timeout_s or self._default_timeout_s) + MARGIN_S
-        answer = await self._http.call("POST", self._path, body=body_of(request), timeout_s=patience)
+        answer = await self._http.call("POST", self._path, body=body_of(request), timeout_s=patience, once=True)
         return result_from(CommandView.model_validate_json(answer))
 
     async def start(
@@ -162,7 +163,8 @@ class AsyncCommands:
         return f"/v1/sandboxes/{self._sandbox_id}/commands"
 
     async def _start(self, request: RunCommand) -> AsyncRunningCommand:
-        answer = await self._http.call("POST", self._path, body=body_of(request.model_copy(update={"run_async": True})))
+        body = body_of(request.model_copy(update={"run_async": True}))
+        answer = await self._http.call("POST", self._path, body=body, once=True)
         return AsyncRunningCommand(self._http, CommandView.model_validate_json(answer))
 
     def _request(

@@ -1,6 +1,7 @@
 """Calls to the server over kept-alive connections: errors as ours, retries where a second try is safe."""
 
 import os
+import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from urllib.parse import quote
@@ -11,13 +12,14 @@ from skerry import __version__
 from skerry.model.errors import Invalid, SkerryError
 from skerry.sdk._async.clock import sleep
 from skerry.sdk._async.early import notice_early_answers
-from skerry.sdk.backoff import delay_s
+from skerry.sdk.backoff import delay_s, seconds_of
 from skerry.sdk.errors import Unreachable, error_from
 from skerry.sdk.settings import is_loopback
 
 CONNECT_S, WRITE_S, POOL_S = 10.0, 60.0, 60.0
 _IDEMPOTENT = frozenset({"GET", "HEAD", "PUT", "DELETE"})
 _PASSING = frozenset({502, 503, 504})
+REPEAT_KEY = "Idempotency-Key"
 
 Params = Mapping[str, str | int | bool | None]
 
@@ -50,49 +52,56 @@ class AsyncHttp:
         params: Params | None = None,
         body: bytes | None = None,
         timeout_s: float | None = None,
+        once: bool = False,
     ) -> bytes:
         """The body of the answer. `body` is JSON.
+
+        `once`: the route knows a request again that is sent twice, so that a POST, too, is sent again where it is not
+        known what became of it.
 
         Raises:
             SkerryError: What the server refused, or Unreachable.
         """
-        kind = "application/json" if body is not None else None
-        return await self._exchange(method, path + query(params), body, kind, timeout_s, self._retries)
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        if once:
+            headers[REPEAT_KEY] = secrets.token_urlsafe(18)
+        return await self._exchange(method, path + query(params), body, headers, timeout_s, self._retries)
 
     async def put(
         self, path: str, *, params: Params, content: bytes | AsyncIterator[bytes], timeout_s: float | None = None
     ) -> bytes:
         """PUT bytes. Bytes at hand are sent again where the connection broke; a stream is read once."""
         retries = self._retries if isinstance(content, bytes) else 0
-        kind = "application/octet-stream"
-        return await self._exchange("PUT", path + query(params), content, kind, timeout_s, retries)
+        headers = {"Content-Type": "application/octet-stream"}
+        return await self._exchange("PUT", path + query(params), content, headers, timeout_s, retries)
 
     async def _exchange(
         self,
         method: str,
         target: str,
         content: bytes | AsyncIterator[bytes] | None,
-        content_type: str | None,
+        headers: dict[str, str],
         timeout_s: float | None,
         retries: int,
     ) -> bytes:
-        headers = {"Content-Type": content_type} if content_type else None
+        repeatable = method in _IDEMPOTENT or REPEAT_KEY in headers
         timeout = self._timeout(timeout_s)
         attempt = 0
         while True:
+            asked_s: float | None = None
             try:
                 response = await self._client.request(method, target, content=content, headers=headers, timeout=timeout)
             except httpx2.TransportError as error:
-                failure, again = self._unreachable(error), method in _IDEMPOTENT or _never_sent(error)
+                failure, again = self._unreachable(error), repeatable or _never_sent(error)
             else:
                 if response.status_code < 400:
                     return response.content
-                failure = _refusal(response)
+                failure, asked_s = _refusal(response), seconds_of(response.headers.get("Retry-After"))
                 # 429 is said before anything was done.
-                again = response.status_code == 429 or (response.status_code in _PASSING and method in _IDEMPOTENT)
+                again = response.status_code == 429 or (response.status_code in _PASSING and repeatable)
             if not again or attempt >= retries:
                 raise failure
-            await sleep(delay_s(attempt, failure))
+            await sleep(delay_s(attempt, failure, asked_s))
             attempt += 1
 
     @asynccontextmanager

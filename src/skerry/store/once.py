@@ -1,0 +1,58 @@
+"""Which thing stands for a request that may be sent again. Part of the transaction that makes the thing."""
+
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
+
+from skerry.model.ids import AccountId
+from skerry.model.request import Once, mismatch
+from skerry.store.box import Box
+from skerry.store.sealing import FINGERPRINT
+from skerry.store.tables import requests
+
+_OF = requests.c
+_FIND = select(_OF.fingerprint, _OF.made).where(_OF.account_id == bindparam("account_"), _OF.key == bindparam("key_"))
+_REPLACE = (
+    update(requests)
+    .where(_OF.account_id == bindparam("account_"), _OF.key == bindparam("key_"))
+    .values(made=bindparam("new_made"), created_at_us=bindparam("new_at"))
+)
+
+
+def find(connection: Connection, box: Box, account_id: AccountId, wanted: Once) -> str | None:
+    """The id of what was made for this request, or None.
+
+    Raises:
+        Conflict: The key was another request's (`idempotency_mismatch`).
+    """
+    row = connection.execute(_FIND, {"account_": account_id, "key_": wanted.key}).first()
+    if row is None:
+        return None
+    if box.open(row[0], FINGERPRINT.place(account_id, wanted.key)).decode() != wanted.fingerprint:
+        raise mismatch(wanted.key)
+    return row[1]
+
+
+def claim(
+    connection: Connection, box: Box, account_id: AccountId, wanted: Once | None, made: str, at_us: int
+) -> str | None:
+    """Note that `made` stands for the request; or the id of what already does, and then nothing may be made.
+
+    Raises:
+        Conflict: As `find`.
+    """
+    if wanted is None:
+        return None
+    present = find(connection, box, account_id, wanted)
+    if present is None:
+        sealed = box.seal(wanted.fingerprint.encode(), FINGERPRINT.place(account_id, wanted.key))
+        row = {"account_id": account_id, "key": wanted.key, "fingerprint": sealed, "made": made, "created_at_us": at_us}
+        connection.execute(insert(requests), row)
+        return None
+    if present != wanted.instead_of:
+        return present
+    new = {"account_": account_id, "key_": wanted.key, "new_made": made, "new_at": at_us}
+    connection.execute(_REPLACE, new)
+    return None
+
+
+def forget(connection: Connection, before_us: int) -> None:
+    connection.execute(delete(requests).where(_OF.created_at_us < before_us))
