@@ -12,6 +12,7 @@ ARGUMENT_BYTES = 131_071
 COMMAND_BYTES = 258_048
 # A sandbox's own environment goes along with each command, and must leave room for it.
 ENV_BYTES = 98_304
+ROOM_BYTES = 4_096  # for the variables that every sandbox has
 
 
 def check_env(env: Mapping[str, str]) -> None:
@@ -35,6 +36,17 @@ def check_command(spec: ExecSpec) -> None:
             f"The command takes {size} bytes as JSON with its environment; {COMMAND_BYTES} is the most. "
             "Put what is long into a file or into `stdin`.",
             field=field,
+        )
+
+
+def check_startup(command: str, env: Mapping[str, str]) -> None:
+    """Raises Invalid when a sandbox with this environment could not run its startup command."""
+    _check_argument(command, "startup_command", "Put it into a file.")
+    size = _json_bytes({"shell": command, "env": env})
+    if size > COMMAND_BYTES - ROOM_BYTES:
+        raise Invalid(
+            f"'startup_command' takes {size} bytes as JSON with 'env'; {COMMAND_BYTES - ROOM_BYTES} is the most.",
+            field="startup_command",
         )
 
 
