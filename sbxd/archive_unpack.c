@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "archive.h"
+#include "files.h"
 #include "loop.h"
 #include "tar.h"
 
@@ -103,14 +104,14 @@ static const char *clean_name(const char *name, char to[PATH_MAX]) {
 }
 
 static int child_directory(int at, const char *name, bool make) {
-    int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int fd = directory_open(at, name);
     if (fd >= 0 || errno != ENOENT || !make) return fd;
     if (++u.made > u.order->max_entries) {
         u.fatal = errno = E2BIG;
         return -1;
     }
     if (mkdirat(at, name, 0755) != 0 && errno != EEXIST) return -1;
-    return openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    return directory_open(at, name);
 }
 
 static void forget_parent(void) {
@@ -177,11 +178,12 @@ static const char *make_file(const char *name) {
     struct timespec times[2] = {{.tv_nsec = UTIME_NOW}, mtime_of(&u.entry)};
     temporary_name(temporary);
     int64_t size = u.left;
-    int fd = openat(u.parent, temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    /* No umask is in the way here, and a set-group-id directory adds no bit that a file would keep. */
+    int fd = openat(u.parent, temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, u.entry.mode & 01777);
     if (fd < 0) return reason_of(errno);
     int error = write_content(fd);
     bool whole = !error && !u.left;
-    if (whole && (fchmod(fd, u.entry.mode & 01777) != 0 || futimens(fd, times) != 0)) error = errno;
+    if (whole && futimens(fd, times) != 0) error = errno;
     close(fd);
     if (!whole || error) unlinkat(u.parent, temporary, 0);
     else error = publish(temporary, name, false);

@@ -84,6 +84,16 @@ void op_stat(struct stream *s, const struct json *request) {
     else if (path) info_close(s, path, follow);
 }
 
+int directory_open(int at, const char *name) {
+    /* In two steps, since gVisor follows a symlink when it is asked for O_NOFOLLOW and O_DIRECTORY together. */
+    int itself = openat(at, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    if (itself < 0) return -1;
+    int fd = openat(itself, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), error = errno;
+    close(itself);
+    errno = error;
+    return fd;
+}
+
 int parents_make(const char *path) {
     char *copy = strdup(path);
     int error = 0;

@@ -15,5 +15,6 @@ const char *path_of(struct stream *s, const struct json *request, const char *me
 const char *last_name(const char *path);
 void info_put(struct buf *b, const char *path, const struct stat *st, const char *target); /* members, no braces */
 void info_close(struct stream *s, const char *path, bool follow); /* CLOSE with FileInfo, or the error */
+int directory_open(int at, const char *name); /* of a directory itself, never through a symlink; -1: errno */
 int parents_make(const char *path); /* every directory above `path`; 0 or an errno */
 #endif

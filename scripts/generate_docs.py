@@ -20,7 +20,8 @@ Every setting, from the table in `src/skerry/config.py`. A setting is given, in 
 4. by its default.
 
 `home` itself comes from `SKERRY_HOME` alone. A setting that is out of range, or unknown in `config.toml`, stops the
-start with a message that names it.
+start with a message that names it. `up` restarts a server that runs with other settings; see
+[the server](guides/server.md).
 
 | setting | environment | default | meaning |
 |---|---|---|---|

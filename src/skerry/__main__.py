@@ -1,6 +1,6 @@
 """`python -m skerry`: the command line."""
 
-from skerry.cli.main import main
+from skerry.entry import main
 
 if __name__ == "__main__":
     main()

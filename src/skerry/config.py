@@ -1,6 +1,7 @@
 """Every setting, one row each: name, type, default, meaning. File, environment and documentation come from this table.
 
-Precedence: command line > environment (`SKERRY_<NAME>`) > `<home>/config.toml` > default. Reads; never writes.
+Precedence: command line > environment (`SKERRY_<NAME>`) > `<home>/config.toml` > default; the runtime that nobody names
+is the pinned one. Reads; never writes.
 """
 
 import hashlib
@@ -15,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from skerry.model.errors import Invalid
 
 DEFAULT_HOME = Path("/var/lib/skerry")
+_RUNTIMES = ("runsc", "crun", "runc")
 
 
 class Config(BaseModel):
@@ -26,7 +28,11 @@ class Config(BaseModel):
     host: str = Field("127.0.0.1", description="Address the API listens on.")
     port: int = Field(7717, ge=0, le=65535, description="TCP port of the API; 0 takes a free one.")
     user: str = Field("skerry", description="Unprivileged system user of the API process; made by `up`.")
-    runtime: str = Field("runsc", pattern="^(runsc|crun|runc)$", description="OCI runtime to pin at the first start.")
+    runtime: str = Field(
+        "runsc",
+        pattern=f"^({'|'.join(_RUNTIMES)})$",
+        description="OCI runtime: runsc, crun or runc. Given nowhere: the pinned one, which the first start chose.",
+    )
     allow_shared_kernel: bool = Field(
         False, description="Permit crun and runc, which share the host's kernel with the sandboxes."
     )
@@ -35,7 +41,9 @@ class Config(BaseModel):
     )
     default_template: str = Field("python", description="Template of a sandbox that names none.")
     pool_mb: int = Field(
-        20_480, ge=1024, description="Size of the btrfs loop image, where the home is not on btrfs. Sparse."
+        20_480,
+        ge=1024,
+        description="Size of the btrfs loop image, where the home is not on btrfs. Sparse; grows, never shrinks.",
     )
     memory_mb: int = Field(512, ge=64, description="Memory limit of a sandbox that names none.")
     cpu_millis: int = Field(1000, ge=50, description="CPU limit in thousandths of a core.")
@@ -80,6 +88,11 @@ class Config(BaseModel):
         return self.home / "node"
 
     @property
+    def runtime_pin(self) -> Path:
+        """Holds the name of the runtime that this instance's sandboxes are made on. Everybody may read it."""
+        return self.node_dir / "runtime"
+
+    @property
     def sbxd(self) -> Path:
         """The daemon for the inside, as built by `up`. Every user of the host may read and execute it."""
         return self.home / "bin" / "sbxd"
@@ -99,24 +112,69 @@ class Config(BaseModel):
         return f"sqlite:///{self.home / 'api' / 'skerry.db'}"
 
 
+def locate(environ: Mapping[str, str] = os.environ) -> Config:
+    """The instance of this environment's home, for whoever only looks for its files. All but `home` are defaults.
+
+    Nothing is read, so that a broken `config.toml` keeps nobody from a server that runs.
+    """
+    return Config.model_validate({"home": _home(environ)})
+
+
+def inherited(environ: Mapping[str, str] = os.environ) -> Config:
+    """The settings that `serve` gave its children, whatever `config.toml` says by now. Raises Invalid."""
+    return _validated(_from_environment(environ), _home(environ))
+
+
 def load(overrides: Mapping[str, object] | None = None, environ: Mapping[str, str] = os.environ) -> Config:
     """The configuration in force.
 
     Raises:
-        Invalid: A setting is unknown or out of range; the message names it and where it came from.
+        Invalid: A setting is unknown or out of range, or the file cannot be read; the message says which and where.
     """
+    home = _home(environ)
     given: dict[str, Any] = {k: v for k, v in (overrides or {}).items() if v is not None}
-    from_env = {n: environ[f"SKERRY_{n.upper()}"] for n in Config.model_fields if f"SKERRY_{n.upper()}" in environ}
-    home = Path(str(given.get("home") or from_env.get("home") or DEFAULT_HOME))
-    file = home / "config.toml"
+    settings = {**_from_file(home / "config.toml"), **_from_environment(environ), **given}
+    if "runtime" not in settings and (pinned := _pinned(home)):
+        settings["runtime"] = pinned
+    return _validated(settings, home)
+
+
+def _home(environ: Mapping[str, str]) -> Path:
+    # Absolute: the server's processes stand elsewhere than whoever starts them.
+    return Path(environ.get("SKERRY_HOME") or DEFAULT_HOME).absolute()
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    return {n: environ[f"SKERRY_{n.upper()}"] for n in Config.model_fields if f"SKERRY_{n.upper()}" in environ}
+
+
+def _from_file(file: Path) -> dict[str, Any]:
     try:
-        from_file = tomllib.loads(file.read_text()) if file.exists() else {}
-        return Config.model_validate({**from_file, **from_env, **given, "home": home})
-    except tomllib.TOMLDecodeError as error:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise Invalid(f"{file} cannot be read: {error.strerror}. Use sudo, or point SKERRY_HOME elsewhere.") from error
+    except ValueError as error:
         raise Invalid(f"{file} is not valid TOML: {error}. Mend it, or remove it for the defaults.") from error
+
+
+def _pinned(home: Path) -> str | None:
+    try:
+        name = Config.model_validate({"home": home}).runtime_pin.read_text().strip()
+    except (OSError, ValueError):
+        return None
+    return name if name in _RUNTIMES else None  # an unknown one is the node's to refuse
+
+
+def _validated(settings: Mapping[str, Any], home: Path) -> Config:
+    try:
+        return Config.model_validate({**settings, "home": home})
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
         raise Invalid(
-            f"Setting '{name}': {first['msg']}. Look at the command line, SKERRY_{name.upper()} and {file}.", field=name
+            f"Setting '{name}': {first['msg']}. Look at the command line, SKERRY_{name.upper()} and"
+            f" {home / 'config.toml'}.",
+            field=name,
         ) from error

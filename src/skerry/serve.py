@@ -5,22 +5,21 @@ socket is the supervisor's and is inherited, so that a restart of the API refuse
 """
 
 import asyncio
+import errno
 import fcntl
+import json
 import os
 import pwd
 import resource
-import shutil
 import socket
 import sys
-import tempfile
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from skerry import instance, logs, supervisor
-from skerry.config import Config, load
+from skerry.config import Config, inherited
 from skerry.model.account import hash_secret, hint_of, new_secret
-from skerry.model.capability import Probe
 from skerry.model.errors import Conflict, Refused, SkerryError
 
 LISTEN_FD = "SKERRY_LISTEN_FD"
@@ -32,33 +31,60 @@ def serve(config: Config) -> int:
     """Run the server in the foreground until SIGTERM. Root only.
 
     Raises:
-        Refused: Not root, or no such user.
+        Refused: Not root, or `check` refuses.
         Conflict: The instance runs already, or the port is taken.
     """
     if os.geteuid() != 0:
         raise Refused("The server makes sandboxes, mounts and networks: run it as root (sudo skerry serve).")
     logs.configure(config.log_level)
+    check(config)
     prepare(config)
     lock = _lock(config)
-    listener = _listen(config)
-    _make_key(config)
-    instance.trouble_file(config).unlink(missing_ok=True)
-    instance.revision_file(config).write_text(instance.installed_revision(config))
-    env = {**os.environ, **environment(config), "SKERRY_SUPERVISOR": str(os.getpid())}
-    child = [sys.executable, "-m", "skerry.serve"]
     try:
-        supervisor.supervise(
-            [
-                supervisor.Child("node", [*child, "node"], env),
-                supervisor.Child(
-                    "api", [*child, "api"], {**env, LISTEN_FD: str(listener.fileno())}, [listener.fileno()]
-                ),
-            ]
-        )
+        _forget(config)
+        _make_key(config)
+        instance.key(config)
+        listener = _listen(config)
+        _publish(config, listener)
+        _supervise(config, listener)
     finally:
-        instance.url_file(config).unlink(missing_ok=True)
+        _forget(config)
         os.close(lock)
     return 0
+
+
+def _supervise(config: Config, listener: socket.socket) -> None:
+    env = {**os.environ, **environment(config), "SKERRY_SUPERVISOR": str(os.getpid())}
+    child = [sys.executable, "-m", "skerry.serve"]
+    handed = {**env, LISTEN_FD: str(listener.fileno())}
+    supervisor.supervise(
+        [
+            supervisor.Child("node", [*child, "node"], env),
+            supervisor.Child("api", [*child, "api"], handed, [listener.fileno()]),
+        ]
+    )
+
+
+def _forget(config: Config) -> None:
+    """Take away what a server says of itself while it runs: this one, that ends, or one before, that was killed."""
+    for file in (instance.published_file(config), instance.url_file(config)):
+        file.unlink(missing_ok=True)
+    for part in instance.PARTS:
+        instance.trouble_file(config, part).unlink(missing_ok=True)
+
+
+def check(config: Config) -> None:
+    """What can be told of a start before anything is ended or made. Root only; changes nothing.
+
+    Raises:
+        Refused: There is no such user, the API's files are another's, the runtime is not permitted, or sandboxes run
+            on another one.
+    """
+    from skerry.node import runtimes
+
+    user = _user(config)
+    _require_own_files(config, user)
+    runtimes.check(config)
 
 
 def environment(config: Config) -> dict[str, str]:
@@ -70,7 +96,7 @@ def prepare(config: Config) -> None:
     """Make the directories of the instance, with their owners. Safe to call twice.
 
     Raises:
-        Refused: There is no such user.
+        Refused: There is no such user, or the directories cannot be made.
     """
     user = _user(config)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -78,32 +104,73 @@ def prepare(config: Config) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     # 0711: the API's user passes through to its own directory and to the node's socket, and root of a user namespace
     # to its sandbox's files; neither lists anything.
-    for directory in (config.home, config.run_dir, config.node_dir):
-        directory.mkdir(parents=True, exist_ok=True)
-        directory.chmod(0o711)
-    api = config.home / "api"
-    api.mkdir(exist_ok=True)
-    api.chmod(0o700)
-    os.chown(api, user.pw_uid, user.pw_gid)
+    api = api_dir(config)
+    try:
+        for directory in (config.home, config.run_dir, config.node_dir):
+            directory.mkdir(parents=True, exist_ok=True)
+            directory.chmod(0o711)
+        api.mkdir(exist_ok=True)
+        api.chmod(0o700)
+        os.chown(api, user.pw_uid, user.pw_gid)
+    except OSError as error:
+        raise Refused(f"{config.home} cannot be used: {error}. Mend that, or point SKERRY_HOME elsewhere.") from error
+
+
+def api_dir(config: Config) -> Path:
+    """The API's own state: the database. Its user's alone."""
+    return config.home / "api"
 
 
 def _user(config: Config) -> pwd.struct_passwd:
     try:
-        return pwd.getpwnam(config.user)
-    except KeyError:
+        user = pwd.getpwnam(config.user)
+    except (KeyError, ValueError):
         raise Refused(
             f"There is no user '{config.user}' for the API to run as. `./skerry up` makes it, or: "
             f"useradd --system --no-create-home --shell /usr/sbin/nologin {config.user}"
         ) from None
+    if user.pw_uid == 0:
+        raise Refused(f"The API never runs as root, and '{config.user}' is root. Set `user` to a user of its own.")
+    return user
+
+
+def _require_own_files(config: Config, user: pwd.struct_passwd) -> None:
+    """Never handed over by us: what an unprivileged user had for itself may hold links to what is another's."""
+    home = api_dir(config)
+    try:
+        names = [entry.name for entry in os.scandir(home)]
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise Refused(f"{home} cannot be used: {error}. Mend that, or point SKERRY_HOME elsewhere.") from error
+    owners = {entry.lstat().st_uid for entry in ([home] if names else []) + [home / name for name in names]}
+    for owner in owners - {user.pw_uid}:
+        try:
+            name = pwd.getpwuid(owner).pw_name
+        except KeyError:
+            name = str(owner)
+        raise Refused(
+            f"The API is to run as '{config.user}' (setting `user`), but its files in {home} belong to '{name}', as "
+            f"whom it ran before. Go back to that user, or hand them over: chown -hR {config.user}: {home}"
+        )
 
 
 def _lock(config: Config) -> int:
+    """Hold the pid file, as `instance.running_pid` asks for it. It is let go when this process ends, however it does.
+
+    A record lock: the kernel tells whoever asks which process holds it. Nothing else here may open the file, since
+    closing it would let go too.
+    """
     handle = os.open(instance.pid_file(config), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # what servers before 0.1 held
+        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        pid = os.pread(handle, 32, 0).decode(errors="replace").strip()
         os.close(handle)
-        raise Conflict(f"The server of {config.home} runs already. `skerry down` ends it.") from None
+        if error.errno not in (errno.EAGAIN, errno.EACCES):
+            raise
+        raise Conflict(f"The server of {config.home} runs already, as process {pid}. `skerry down` ends it.") from None
     os.ftruncate(handle, 0)
     os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
     return handle
@@ -115,29 +182,41 @@ def _listen(config: Config) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((config.host, config.port))
-    except OSError as error:
-        raise Conflict(
-            f"Cannot listen on {config.host} port {config.port}: {error.strerror}. End what holds it, or give --port."
-        ) from error
+    except (OSError, ValueError) as error:
+        in_use = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        what = "End what holds it, or give another --port." if in_use else "Give an address of this machine (--host)."
+        why = error.strerror if isinstance(error, OSError) else error
+        raise Conflict(f"Cannot listen on {config.host} port {config.port}: {why}. {what}") from error
     listener.listen(BACKLOG)
+    return listener
+
+
+def _publish(config: Config, listener: socket.socket) -> None:
+    """Say where this server is and with which settings it runs; the address last, since clients wait for that."""
     host, port = str(listener.getsockname()[0]), listener.getsockname()[1]
     # Whoever listens everywhere is reached on the loopback.
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     shown = f"[{host}]" if ":" in host else host
-    instance.url_file(config).write_text(f"http://{shown}:{port}\n")
-    return listener
+    url = f"http://{shown}:{port}"
+    running = instance.Running(os.getpid(), url, instance.installed_revision(config), config.model_dump(mode="json"))
+    _write(instance.published_file(config), json.dumps(asdict(running)) + "\n", 0o600)
+    _write(instance.url_file(config), url + "\n", 0o644)
 
 
 def _make_key(config: Config) -> None:
     path = instance.key_file(config)
-    if path.exists():
-        return
-    # Whole or not at all: others wait for it to be there.
-    fresh = path.with_suffix(".new")
+    if not path.exists():
+        _write(path, new_secret() + "\n", 0o600)
+
+
+def _write(path: Path, text: str, mode: int) -> None:
+    """A file that is there whole or not at all."""
+    fresh = path.with_name(path.name + ".new")
     fresh.unlink(missing_ok=True)
-    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     with os.fdopen(handle, "w") as file:
-        file.write(new_secret() + "\n")
+        os.fchmod(handle, mode)
+        file.write(text)
     fresh.replace(path)
 
 
@@ -146,20 +225,29 @@ def _run_node() -> int:
 
     supervisor.become_child()
     supervisor.keep_freed_memory()
-    config = load()
-    trouble = instance.trouble_file(config)
-    try:
-        return run(config)
-    except SkerryError as error:
-        # For `up`, which waits: a node that cannot work here says why, and is tried again all the same.
-        trouble.write_text(error.message)
-        sys.stderr.write(f"node: {error.message}\n")
-        return 1
+    config = inherited()
+    return _telling_trouble(config, "node", lambda: run(config))
 
 
 def _run_api() -> int:
-    config = load()
+    config = inherited()
     logs.configure(config.log_level)
+    return _telling_trouble(config, "api", lambda: _answer(config))
+
+
+def _telling_trouble(config: Config, part: str, work: Callable[[], int]) -> int:
+    """For `up`, which waits: a part that cannot work here says why, and is tried again all the same."""
+    # Opened, and emptied, before the API gives up the right to.
+    with instance.trouble_file(config, part).open("w") as trouble:
+        try:
+            return work()
+        except SkerryError as error:
+            trouble.write(error.message)
+            sys.stderr.write(f"{part}: {error.message}\n")
+            return 1
+
+
+def _answer(config: Config) -> int:
     user = _user(config)
     listener = socket.socket(fileno=int(os.environ[LISTEN_FD]))
     key = instance.key(config)
@@ -167,7 +255,7 @@ def _run_api() -> int:
     supervisor.drop_privileges(user.pw_uid, user.pw_gid)
     supervisor.become_child()
     supervisor.keep_freed_memory()
-    os.environ["HOME"] = str(config.home / "api")
+    os.environ["HOME"] = str(api_dir(config))
 
     import uvloop
 
@@ -233,55 +321,6 @@ def leave_sandboxes(config: Config, *, end: bool) -> int:
             await provider.close()
 
     return asyncio.run(ask())
-
-
-async def probes(config: Config) -> list[Probe]:
-    """What this host can and cannot do, tried directly: for `doctor`, before anything runs. Root only."""
-    from skerry.node.network import Network
-    from skerry.node.runtimes import RUNTIMES
-
-    found = [_sbxd_probe(config), *(_program_probe(name, package) for name, package in _PROGRAMS.items())]
-    for name, make in RUNTIMES.items():
-        required = name == config.runtime
-        probe = (
-            await make(config).probe()
-            if shutil.which(name)
-            else Probe(name, False, f"{name} is not installed", f"apt-get install {name}")
-        )
-        found.append(replace(probe, required=required))
-    found += await _pool_probes(config)
-    found += await Network(config).probes()
-    return found
-
-
-async def _pool_probes(config: Config) -> Sequence[Probe]:
-    """Of a small pool made where the real one lies or would lie, and taken away: a running server is not touched."""
-    from skerry.node.layers import Layers
-
-    config.home.mkdir(mode=0o711, parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="doctor-", dir=config.home) as scratch:
-        layers = Layers(config.model_copy(update={"home": Path(scratch), "pool_mb": 1024}))
-        try:
-            await layers.open()
-            return await layers.probes()
-        except SkerryError as error:
-            return [Probe("pool", False, error.message)]
-        finally:
-            await layers.close()
-
-
-_PROGRAMS = {"ip": "iproute2", "nft": "nftables", "mkfs.btrfs": "btrfs-progs", "mmdebstrap": "mmdebstrap"}
-
-
-def _program_probe(name: str, package: str) -> Probe:
-    path = shutil.which(name)
-    return Probe(name, path is not None, path or f"{name} is not installed", f"apt-get install {package}")
-
-
-def _sbxd_probe(config: Config) -> Probe:
-    there = os.access(config.sbxd, os.X_OK)
-    detail = str(config.sbxd) if there else f"{config.sbxd} does not exist or cannot be executed"
-    return Probe("sbxd", there, detail, "`./skerry up` builds it; by hand: make -C sbxd, and copy it there")
 
 
 def main(argv: Sequence[str]) -> int:

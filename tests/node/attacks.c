@@ -122,6 +122,13 @@ static int threads(void) {
 	return 0;
 }
 
+/* Exits 0 when the memory barriers that membarrier(2) announces can be had: 1 << 4 registers for 1 << 3. */
+static int barriers(void) {
+	if ((syscall(SYS_membarrier, 0, 0) & 0x19) != 0x19)
+		return 1;
+	return syscall(SYS_membarrier, 1 << 4, 0) || syscall(SYS_membarrier, 1 << 3, 0) || syscall(SYS_membarrier, 1, 0);
+}
+
 static void fork_bomb(void) {
 	time_t end = time(NULL) + 2;
 	long refused = 0;
@@ -162,6 +169,8 @@ int main(int argc, char **argv) {
 	for (int i = 1; i < argc; i++) {
 		if (strcmp(argv[i], "threads") == 0)
 			return threads();
+		if (strcmp(argv[i], "barriers") == 0)
+			return barriers();
 		if (strcmp(argv[i], "fork_bomb") == 0)
 			fork_bomb();
 		if (strcmp(argv[i], "memory_hog") == 0)

@@ -86,6 +86,10 @@ async def test_threads_are_made_all_the_same(box: Box) -> None:
     assert (await box.run("attacks threads && su user -c 'attacks threads'")).code == 0
 
 
+async def test_memory_barriers_work_all_the_same(box: Box) -> None:
+    assert (await box.run("attacks barriers")).code == 0
+
+
 async def test_a_setuid_program_gives_nothing(box: Box) -> None:
     assert (await box.run("su user -c whoami-suid")).output == "1000 1000\n"
 

@@ -1,5 +1,6 @@
 """Where cgroups go and what they tell, on layouts that this host does not have: a tree of plain files stands in."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,29 @@ def test_a_delegated_cgroup_is_preferred_and_its_processes_make_room(
     found = Cgroups("0123abcd", root)
     assert found.oci_path(SandboxId("sbx_x")) == "/system.slice/skerry.service/skerry-0123abcd/sbx_x"
     assert (own / "skerry-0123abcd").is_dir()
+
+
+def test_joins_are_expected_by_joining_the_cgroup_one_is_in(tmp_path: Path) -> None:
+    """That changes nothing, and the kernel has then done the waiting that the first to join has to do."""
+    for root in (separate(tmp_path / "v1"), unified(tmp_path / "v2")):
+        path = cgroups._own_procs(detect(root))  # as the host's own /proc tells it
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Cgroups("0123abcd", root).expect_joins()
+        assert path.read_text() == str(os.getpid())
+        assert path.is_relative_to(root / "pids" if root.name == "v1" else root)
+
+
+def test_joins_that_cannot_be_expected_are_no_error(tmp_path: Path) -> None:
+    found = Cgroups("0123abcd", separate(tmp_path / "cgroup"))
+    (tmp_path / "cgroup" / "pids").rename(tmp_path / "elsewhere")
+    found.expect_joins()
+
+
+@pytest.mark.runtime
+def test_the_process_that_expects_joins_stays_where_it_is() -> None:
+    before = Path("/proc/self/cgroup").read_text()
+    Cgroups("0123abcd").expect_joins()
+    assert Path("/proc/self/cgroup").read_text() == before
 
 
 def test_missing_controllers_are_refused_with_their_names(tmp_path: Path) -> None:

@@ -164,6 +164,8 @@ class FakeRuntime:
     async def probe(self) -> Probe:
         return Probe("fake", True, "")
 
+    async def expect_start(self) -> None: ...
+
     async def start(self, bundle: Bundle) -> socket.socket:
         self.starting += 1
         self.peak = max(self.peak, self.starting)

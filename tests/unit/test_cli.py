@@ -11,7 +11,6 @@ import pytest
 from skerry.cli.copying import _place  # pyright: ignore[reportPrivateUsage]
 from skerry.cli.diagnosis import can_run
 from skerry.cli.sandboxes import parse_env
-from skerry.config import Config
 from skerry.model.capability import Probe
 from skerry.model.errors import Invalid
 
@@ -108,4 +107,4 @@ def probe(name: str, ok: bool, *, required: bool = True) -> Probe:
     ids=["other runtime fails", "pinned runtime fails", "network fails", "runtime never tried"],
 )
 def test_a_host_can_run_sandboxes_when_all_that_is_needed_works(probes: list[Probe], ready: bool) -> None:
-    assert can_run(Config(), probes) is ready  # pyright: ignore[reportCallIssue]
+    assert can_run("runsc", probes) is ready

@@ -3,7 +3,7 @@
 import os
 from typing import TYPE_CHECKING
 
-from skerry.model.errors import Conflict, NotFound, Unauthorized
+from skerry.model.errors import Conflict, NotFound, Refused, Unauthorized
 
 if TYPE_CHECKING:
     from skerry.config import Config
@@ -15,6 +15,24 @@ def config(**overrides: object) -> "Config":
     from skerry.config import load
 
     return load(overrides)
+
+
+# As the extra `server` in pyproject.toml; a dependency has its module's name.
+_SERVER_MODULES = ("alembic", "cryptography", "fastapi", "pyroute2", "sqlalchemy", "structlog", "uvicorn", "uvloop")
+
+
+def require_server() -> None:
+    """Raises Refused where only the client is installed."""
+    from importlib.util import find_spec
+
+    missing = [name for name in _SERVER_MODULES if find_spec(name) is None]
+    if missing:
+        raise Refused(
+            f"This is the client alone: the server's part is not installed (no {', '.join(missing)}). Install the extra"
+            " `server` (pip install 'skerry[server]', in a clone: pip install '.[server]'), or use `sudo ./skerry up`"
+            " of a clone, which installs all of it.",
+            code="no_server",
+        )
 
 
 SHORTEST = 4  # characters of an id that may stand for it: less is a slip, or a variable that is not set
@@ -30,8 +48,9 @@ def address() -> tuple[str, str]:
     if url and key:
         return url, key
     from skerry import instance
+    from skerry.config import locate
 
-    here = config()
+    here = locate()
     if url and url.rstrip("/") != instance.url(here).rstrip("/"):
         raise Unauthorized(f"SKERRY_URL is {url}, which is not this machine's server: set SKERRY_API_KEY for it.")
     return instance.url(here), key or instance.key(here)

@@ -1,6 +1,6 @@
 """What `up` shows at its end: a sandbox made, used and destroyed through the public client."""
 
-import time
+import secrets
 from typing import TYPE_CHECKING
 
 from skerry.cli.output import Step, step
@@ -19,9 +19,17 @@ def run_demo(server: "Skerry", steps: list[Step], *, quiet: bool) -> None:
     Raises:
         SkerryError: A step failed or gave something else than it must; the sandbox is destroyed nevertheless.
     """
-    with step("create a sandbox", steps, quiet=quiet) as one:
-        box = server.create(name=f"demo-{int(time.time()) % 100_000:05d}")
-        one.note = f"{box.id} on {box.runtime}"
+    name = f"demo-{secrets.token_hex(4)}"
+    try:
+        with step("create a sandbox", steps, quiet=quiet) as one:
+            box = server.create(name=name)
+            one.note = f"{box.id} on {box.runtime}"
+    except KeyboardInterrupt:
+        # The server makes it all the same. It is on record from the first moment, and can be destroyed from then on.
+        for made in server.list():
+            if made.name == name:
+                made.destroy()
+        raise
     try:
         with step("run Python in it", steps, quiet=quiet) as one:
             one.note = box.commands.run(["python3", "-c", PROGRAM]).check().stdout.strip()

@@ -1,19 +1,21 @@
-"""`doctor` and `client-env`: what this host can do, and how a client reaches the server on it."""
+"""`doctor` and `client-env`: what this host can do and how its server is, and how a client reaches that server."""
 
 import asyncio
 import os
 import shlex
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from skerry.cli.connection import config
+from skerry.cli.connection import config, require_server
 from skerry.cli.output import Format, OutputOption, console, data, data_json
-from skerry.model.errors import Refused
+from skerry.model.capability import Probe
+from skerry.model.errors import Invalid, Refused
 
 if TYPE_CHECKING:
     from skerry.config import Config
-    from skerry.model.capability import Probe
 
 
 def register(app: typer.Typer) -> None:
@@ -21,52 +23,103 @@ def register(app: typer.Typer) -> None:
     app.command("client-env")(client_env)
 
 
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What `doctor` found. `server` and `pool` tell a program what some of the probes tell a person."""
+
+    runtime: str
+    probes: Sequence[Probe]
+    server: dict[str, Any]
+    pool: dict[str, Any] | None
+
+    @property
+    def ready(self) -> bool:
+        return can_run(self.runtime, self.probes)
+
+
 def doctor(output: OutputOption = Format.TEXT) -> None:
-    """Say what this host can and cannot do, what failed, and how to mend it. Fails where no sandbox can run."""
+    """Say what this host can and cannot do, how its server is, and how to mend it. Fails where no sandbox can run.
+
+    A running server is asked, and has to make a sandbox; where none runs, everything is tried in places of its own.
+    """
+    require_server()
     if os.geteuid() != 0:
         raise Refused("The probes boot a sandbox, mount and make a network: run `skerry doctor` as root.")
-    here = config()
     with console().status("Trying things out on this host"):
-        probes = asyncio.run(_probes(here))
-    ready = can_run(here, probes)
+        report = examine()
     if output is Format.JSON:
-        shown = [{"name": p.name, "ok": p.ok, "detail": p.detail, "remedy": p.remedy} for p in probes]
-        data_json({"ready": ready, "runtime": here.runtime, "probes": shown})
+        shown = [{"name": p.name, "ok": p.ok, "detail": p.detail, "remedy": p.remedy} for p in report.probes]
+        about = {"ready": report.ready, "runtime": report.runtime, "server": report.server, "pool": report.pool}
+        data_json({**about, "probes": shown})
     else:
-        _show(here, probes, ready)
-    if not ready:
+        _show(report)
+    if not report.ready:
         raise typer.Exit(1)
 
 
-async def _probes(here: "Config") -> "list[Probe]":
-    from skerry.serve import probes
+def examine() -> Report:
+    """Look at the instance of this environment, and at its host. Root only."""
+    from skerry import instance
+    from skerry.cli.server_probes import server_probes
+    from skerry.inspection import host_probes, idle_probes, pool_probe
 
-    return await probes(here)
+    here, settings = _settings()
+    pid = instance.running_pid(here)
+    pool, pool_told = pool_probe(here)
+    if pid is None:
+        answers, server = [Probe("server", True, "none runs", required=False)], {"running": False}
+        rest = [*_start_probes(here), *asyncio.run(idle_probes(here))]
+    else:
+        answers, server, here = server_probes(here, pid)
+        rest = []
+    host = asyncio.run(host_probes(here))
+    return Report(here.runtime, [*settings, *answers, pool, *rest, *host], server, pool_told)
 
 
-def can_run(here: "Config", probes: "list[Probe]") -> bool:
+def _settings() -> "tuple[Config, list[Probe]]":
+    """The settings in force. Where they cannot be read, that is the finding, and the rest is found all the same."""
+    from skerry.config import locate
+
+    try:
+        return config(), []
+    except Invalid as error:
+        return locate(), [Probe("settings", False, error.message)]
+
+
+def _start_probes(here: "Config") -> list[Probe]:
+    from skerry.serve import check
+
+    try:
+        check(here)
+    except Refused as error:
+        return [Probe("start", False, error.message)]
+    return []
+
+
+def can_run(runtime: str, probes: Sequence[Probe]) -> bool:
     """Whether a sandbox can run here: the runtime of this instance works, and so does all that is not a runtime."""
     needed = [probe for probe in probes if probe.required]
-    return any(probe.name == here.runtime for probe in needed) and all(probe.ok for probe in needed)
+    return any(probe.name == runtime for probe in needed) and all(probe.ok for probe in needed)
 
 
-def _show(here: "Config", probes: "list[Probe]", ready: bool) -> None:
-    for probe in probes:
+def _show(report: Report) -> None:
+    for probe in report.probes:
         mark = "✓" if probe.ok else "✗" if probe.required else "–"
         data(f"{mark} {probe.name:<22} {probe.detail}")
         if not probe.ok and probe.remedy:
             data(f"  {'':<22} → {probe.remedy}")
-    if ready:
-        data(f"\nSandboxes can run here, on {here.runtime}.")
+    if report.ready:
+        data(f"\nSandboxes can run here, on {report.runtime}.")
     else:
-        data(f"\nNo sandbox can run here on {here.runtime} until what is marked ✗ is mended.")
+        data(f"\nNo sandbox can run here on {report.runtime} until what is marked ✗ is mended.")
 
 
 def client_env() -> None:
     """Print `export` lines for a client of the running server: eval "$(skerry client-env)"."""
     from skerry import instance
+    from skerry.config import locate
 
-    here = config()
+    here = locate()
     url, key = instance.url(here), instance.key(here)
     values = {
         "SKERRY_URL": url,

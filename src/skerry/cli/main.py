@@ -38,8 +38,9 @@ def main() -> None:
     """Run the command line; never shows a traceback for an error of ours."""
     from skerry.model.errors import SkerryError
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)  # as Ctrl-C: what was begun is put away
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)  # each as Ctrl-C: what was begun is put away
     try:
         app()
     except SkerryError as error:

@@ -2,7 +2,7 @@
 
 import asyncio
 import shlex
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -12,7 +12,15 @@ from skerry.control.deps import Deps
 from skerry.control.following import BEYOND, follow
 from skerry.control.outputs import Capture, Captured
 from skerry.control.streams import closing
-from skerry.model.command import Command, CommandCause, CommandEvent, CommandStatus, ExecSpec, Keep
+from skerry.model.command import (
+    Command,
+    CommandCause,
+    CommandEvent,
+    CommandKind,
+    CommandStatus,
+    ExecSpec,
+    Keep,
+)
 from skerry.model.errors import (
     GuestError,
     Invalid,
@@ -40,6 +48,7 @@ class NewCommand:
 
     `stdin`: given to the command, then end of file. With `takes_input` it stays open for `inputs.send` instead.
     Neither: end of file at once.
+    `shown` is what the record tells as the command, where it is not what is run. `timeout_s`: None is the sandbox's.
     """
 
     argv: tuple[str, ...] = ()
@@ -51,6 +60,22 @@ class NewCommand:
     stdin: bytes | None = field(default=None, repr=False)
     takes_input: bool = False
     keep: Keep = Keep.HEAD
+    shown: str | None = None
+    kind: CommandKind = CommandKind.COMMAND
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A command as it will be recorded, and what is run for it: `spec`, or where its program is not there, `instead`.
+
+    `collect`: the beginning of its output is wanted, for the result.
+    """
+
+    command: Command
+    spec: ExecSpec
+    stdin: bytes | None = field(default=None, repr=False)
+    instead: tuple[ExecSpec, ...] = ()
+    collect: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +117,12 @@ async def start(
         Invalid: The deadline is longer than allowed.
         Unavailable: The node stays away; whether the command runs is found out and recorded later.
     """
-    begin = partial(_start, deps, account_id, sandbox_id, wanted, collect)
+    make = partial(_start, deps, account_id, sandbox_id, wanted, collect)
     if once is None:
-        started = await begin(None)
+        started = await make(None)
         assert started is not None
         return started
-    work = partial(_start_once, deps, account_id, wanted, once, collect, begin)
+    work = partial(_start_once, deps, account_id, wanted, collect, once, make)
     return await repeats.shared(deps, account_id, once, work)
 
 
@@ -105,9 +130,9 @@ async def _start_once(
     deps: Deps,
     account_id: AccountId,
     wanted: NewCommand,
-    once: Once,
     collect: bool,
-    begin: Callable[[Once], Awaitable[Started | None]],
+    once: Once,
+    make: Callable[[Once], Awaitable[Started | None]],
 ) -> Started:
     while True:
         made = await deps.store.find_request(account_id, once)
@@ -115,7 +140,7 @@ async def _start_once(
             command = await deps.store.get_command(CommandId(made))
             if command.exit is None or command.exit.cause is not CommandCause.NOT_STARTED:
                 return await _take_up(deps, command, wanted, collect)
-        started = await begin(replace(once, instead_of=made))
+        started = await make(replace(once, instead_of=made))
         if started is not None:
             return started
 
@@ -125,37 +150,35 @@ async def _start(
 ) -> Started | None:
     """None: another process has started a command for this request meanwhile."""
     sandbox = await sandboxes.get_running(deps, account_id, sandbox_id)
-    command = _decide(deps, sandbox, wanted)
-    if not await _record(deps, command, once):
-        return None
-    return await _driven(deps, command, [_spec(sandbox, command, wanted)], wanted.stdin, collect=collect)
+
+    async def record(command: Command) -> bool:
+        return await deps.store.add_command(command, once) == command.id
+
+    return await begin(deps, replace(decide(deps, sandbox, wanted), collect=collect), record)
 
 
-async def launch(deps: Deps, command: Command, specs: Sequence[ExecSpec]) -> Started:
-    """Record a command that was decided on elsewhere, and start the first of `specs` whose program exists."""
-    await _record(deps, command, None)
-    return await _driven(deps, command, specs, None, collect=False)
+async def begin(deps: Deps, decided: Decided, record: Callable[[Command], Awaitable[bool]]) -> Started | None:
+    """Record a command with `record` and start it, unless that says that something else stands in its place (None).
 
-
-async def _record(deps: Deps, command: Command, once: Once | None) -> bool:
-    """False: another command stands for the request."""
+    Raises:
+        Unavailable: As for `start`.
+    """
+    command = decided.command
     deps.following.add(command.id)
     try:
-        standing = await deps.store.add_command(command, once)
+        recorded = await record(command)
     except BaseException:
         deps.following.discard(command.id)
         raise
-    if standing != command.id:
+    if not recorded:
         deps.following.discard(command.id)
-    return standing == command.id
+        return None
+    return await _driven(deps, decided)
 
 
-async def _driven(
-    deps: Deps, command: Command, specs: Sequence[ExecSpec], stdin: bytes | None, *, collect: bool
-) -> Started:
+async def _driven(deps: Deps, decided: Decided) -> Started:
     started: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
-    work = _drive(deps, command, specs, stdin, started, collect=collect)
-    watching = deps.tasks.spawn(work, name=f"run {command.id}")
+    watching = deps.tasks.spawn(_drive(deps, decided, started), name=f"run {decided.command.id}")
     return Started(await asyncio.shield(started), watching)
 
 
@@ -168,7 +191,8 @@ async def _take_up(deps: Deps, command: Command, wanted: NewCommand, collect: bo
         sandbox = await deps.store.get_sandbox(command.sandbox_id)
         if sandbox.state is State.RUNNING:
             deps.following.add(command.id)
-            return await _driven(deps, command, [_spec(sandbox, command, wanted)], wanted.stdin, collect=collect)
+            decided = Decided(command, spec_of(sandbox, command, wanted), wanted.stdin, collect=collect)
+            return await _driven(deps, decided)
     return Started(command, deps.tasks.spawn(_watch(deps, command, collect=collect), name=f"watch {command.id}"))
 
 
@@ -256,25 +280,32 @@ async def _watch_adopted(deps: Deps, command: Command) -> Result:
         deps.following.discard(command.id)
 
 
-def _decide(deps: Deps, sandbox: Sandbox, wanted: NewCommand) -> Command:
-    timeout_s = wanted.timeout_s or sandbox.timeout_s
+def decide(deps: Deps, sandbox: Sandbox, wanted: NewCommand) -> Decided:
+    """What is recorded and run for `wanted`. A startup has no deadline.
+
+    Raises:
+        Invalid: The deadline is longer than allowed.
+    """
+    timeout_s = 0 if wanted.kind is CommandKind.STARTUP else wanted.timeout_s or sandbox.timeout_s
     most = deps.config.max_command_timeout_s
     if timeout_s > most:
         raise Invalid(f"'timeout_seconds' is {timeout_s}; this server allows {most} at most.", field="timeout_seconds")
-    return Command(
+    command = Command(
         id=new_command_id(),
         sandbox_id=sandbox.id,
         account_id=sandbox.account_id,
-        command=wanted.shell if wanted.shell is not None else shlex.join(wanted.argv),
+        command=wanted.shown or (wanted.shell if wanted.shell is not None else shlex.join(wanted.argv)),
         status=CommandStatus.RUNNING,
         working_directory=wanted.cwd or WORKSPACE,
         timeout_s=timeout_s,
         started_at=deps.clock.now(),
+        kind=wanted.kind,
         takes_input=wanted.takes_input,
     )
+    return Decided(command, spec_of(sandbox, command, wanted), wanted.stdin)
 
 
-def _spec(sandbox: Sandbox, command: Command, wanted: NewCommand) -> ExecSpec:
+def spec_of(sandbox: Sandbox, command: Command, wanted: NewCommand) -> ExecSpec:
     return ExecSpec(
         id=command.id,
         argv=wanted.argv,
@@ -284,32 +315,25 @@ def _spec(sandbox: Sandbox, command: Command, wanted: NewCommand) -> ExecSpec:
         env={**sandboxes.BASE_ENV, **sandbox.env, **wanted.env},
         user=wanted.user,
         stdin=wanted.takes_input or wanted.stdin is not None,
-        timeout_s=command.timeout_s,
+        timeout_s=command.timeout_s or None,
         keep=wanted.keep,
     )
 
 
-async def _drive(
-    deps: Deps,
-    command: Command,
-    specs: Sequence[ExecSpec],
-    stdin: bytes | None,
-    started: asyncio.Future[Command],
-    *,
-    collect: bool,
-) -> Result:
+async def _drive(deps: Deps, decided: Decided, started: asyncio.Future[Command]) -> Result:
     """Start a recorded command, tell `started`, and watch it to its end."""
+    command, stdin = decided.command, decided.stdin
     try:
-        refused = await _exec(deps, command, specs)
+        refused = await _exec(deps, command, decided.spec, *decided.instead)
         if refused is not None:
             started.set_result(refused)
             return Result(refused, Captured())
         started.set_result(command)
         if stdin is None:
-            return await _watch(deps, command, collect=collect)
+            return await _watch(deps, command, collect=decided.collect)
         feeding = deps.tasks.spawn(_feed(deps, command, stdin), name=f"feed {command.id}")
         try:
-            return await _watch(deps, command, collect=collect)
+            return await _watch(deps, command, collect=decided.collect)
         finally:
             feeding.cancel()
     except SkerryError as error:
@@ -323,14 +347,14 @@ async def _drive(
         deps.following.discard(command.id)
 
 
-async def _exec(deps: Deps, command: Command, specs: Sequence[ExecSpec]) -> Command | None:
+async def _exec(deps: Deps, command: Command, spec: ExecSpec, *instead: ExecSpec) -> Command | None:
     """Start it; the ended record when it could not be started."""
     try:
-        await _exec_patiently(deps, command, specs[0])
+        await _exec_patiently(deps, command, spec)
         return None
     except GuestError as error:
-        if error.guest_code == "not_found" and len(specs) > 1:
-            return await _exec(deps, command, specs[1:])
+        if error.guest_code == "not_found" and instead:
+            return await _exec(deps, command, *instead)
         exit = endings.unknown_exit(CommandCause.NOT_STARTED, f"{error.guest_code}: {error.message}")
         return await endings.end_command(deps, command, exit)
     except SandboxGone as error:

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from skerry.control import commands, sandboxes
+from skerry.control.commands import Decided
 from skerry.control.deps import Deps
-from skerry.model.command import Command, CommandStatus, ExecSpec, Keep, TerminalSize
+from skerry.model.command import Command, CommandKind, CommandStatus, ExecSpec, Keep, TerminalSize
 from skerry.model.errors import NotFound
 from skerry.model.ids import AccountId, new_command_id
 
@@ -47,8 +48,9 @@ async def open_terminal(deps: Deps, account_id: AccountId, sandbox_id: str, want
         command=wanted.shell or shlex.join(wanted.argv or _SHELLS[0]),
         status=CommandStatus.RUNNING,
         working_directory=wanted.cwd or commands.WORKSPACE,
-        timeout_s=None,
+        timeout_s=0,
         started_at=deps.clock.now(),
+        kind=CommandKind.TERMINAL,
         takes_input=True,
         terminal=_size(wanted.size),
         name=wanted.name,
@@ -69,7 +71,14 @@ async def open_terminal(deps: Deps, account_id: AccountId, sandbox_id: str, want
         )
         for argv in programs
     ]
-    return (await commands.launch(deps, command, specs)).command
+
+    async def record(command: Command) -> bool:
+        return await deps.store.add_command(command) == command.id
+
+    first, *others = specs
+    started = await commands.begin(deps, Decided(command, first, instead=tuple(others), collect=False), record)
+    assert started is not None
+    return started.command
 
 
 async def list_page(

@@ -17,6 +17,17 @@ class CommandStatus(StrEnum):
     TIMEOUT = "timeout"
 
 
+class CommandKind(StrEnum):
+    """What a command is run for. A sandbox is `active` while one of kind `command` runs.
+
+    A startup is no activity. Nor is a terminal, which mostly waits for a person.
+    """
+
+    COMMAND = "command"
+    STARTUP = "startup"
+    TERMINAL = "terminal"
+
+
 class CommandCause(StrEnum):
     """Why a command is `failed`."""
 
@@ -105,7 +116,7 @@ def status_of(exit: Exit) -> CommandStatus:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """The record of a command. It outlives its sandbox. A command with a `terminal` is one, of that size."""
+    """The record of a command. It outlives its sandbox."""
 
     id: CommandId
     sandbox_id: SandboxId
@@ -113,10 +124,11 @@ class Command:
     command: str  # as given; argv joined for display
     status: CommandStatus
     working_directory: str
-    timeout_s: int | None  # None: it may run as long as its sandbox
+    timeout_s: int  # 0: no deadline
     started_at: datetime
     completed_at: datetime | None = None
     exit: Exit | None = None
+    kind: CommandKind = CommandKind.COMMAND
     takes_input: bool = False  # its stdin stays open for what clients send
-    terminal: TerminalSize | None = None
+    terminal: TerminalSize | None = None  # of kind `terminal`: its size
     name: str | None = None  # a terminal's, for people

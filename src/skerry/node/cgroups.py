@@ -89,6 +89,15 @@ class Cgroups:
         """The `cgroupsPath` of an OCI configuration (cgroupfs driver)."""
         return f"{self.layout.base}/{self.name}/{sandbox_id}"
 
+    def expect_joins(self) -> None:
+        """Have the kernel prepared for processes that join a cgroup within the next 20 ms or so. Blocks 5 to 15 ms.
+
+        The first one in a while waits for an RCU grace period, and those that follow it do not. So this process joins
+        the cgroup that it is in, which changes nothing, while what joins in earnest is still being made ready.
+        """
+        with contextlib.suppress(OSError):  # it is then as slow as it is without
+            _own_procs(self.layout).write_text(str(os.getpid()))
+
     def processes(self, sandbox_id: SandboxId) -> list[int]:
         """Pids on the host of all that runs in the sandbox's cgroup, and below it."""
         found: set[int] = set()
@@ -230,6 +239,17 @@ def _place(layout: Layout, name: str) -> Layout:
         f"No cgroup with {', '.join(NEEDED)} can be made ({'; '.join(reasons)})."
         " Run the node as a systemd service with 'Delegate=yes', or with write access to /sys/fs/cgroup."
     )
+
+
+def _own_procs(layout: Layout) -> Path:
+    """The file that this process is listed in, of the controller pids."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if layout.version == 2 and controllers == "":
+            return layout.root / path.lstrip("/") / "cgroup.procs"
+        if "pids" in controllers.split(","):
+            return layout.root / "pids" / path.lstrip("/") / "cgroup.procs"
+    raise FileNotFoundError("this process is in no cgroup")
 
 
 def _own_cgroup() -> str:

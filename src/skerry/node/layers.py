@@ -30,7 +30,7 @@ from skerry.node.trees import remove_tree
 
 _MIB = 1 << 20
 _THREADS = 8
-_RESERVE_BYTES = 256 * _MIB  # below this the pool takes no new sandbox: btrfs needs room to delete, too
+RESERVE_BYTES = 256 * _MIB  # below this the pool takes no new sandbox: btrfs needs room to delete, too
 _HALF_MADE = ".new"
 _PARTS = ("layer", "workspace")
 _PROBE_IDS = IdRange(1_000_000)
@@ -200,7 +200,7 @@ class Layers:
             )
 
     def _require_room(self) -> None:
-        if self.pool.free_bytes() < _RESERVE_BYTES:
+        if self.pool.free_bytes() < RESERVE_BYTES:
             raise self._full()
 
     def _full(self) -> TooBusy:

@@ -60,7 +60,7 @@ def open_pool(config: Config) -> Pool:
     Raises:
         Refused: Something else is mounted there, or the image cannot be mounted.
     """
-    path, image = config.pool_dir, config.home / "pool.img"
+    path, image = config.pool_dir, _image_file(config)
     path.mkdir(parents=True, exist_ok=True)
     reason = _cannot_btrfs()
     if not image.exists() and btrfs.is_btrfs(config.home) and quota.enable(config.home, full=False):
@@ -71,6 +71,38 @@ def open_pool(config: Config) -> Pool:
         pool = open_plain(path, reason)
     prepare(pool)
     return pool
+
+
+@dataclass(frozen=True, slots=True)
+class PoolState:
+    """A pool as it lies there. Sizes are None where it is not mounted; then `disk_limit` is not known either."""
+
+    path: Path
+    mounted: bool
+    image_bytes: int | None = None  # the loop image's promise, if there is one
+    size_bytes: int | None = None
+    used_bytes: int | None = None
+    free_bytes: int | None = None  # the disk under a sparse image considered
+    disk_limit: str | None = None  # as `Layers.disk_limit`
+
+
+def look(config: Config) -> PoolState | None:
+    """The pool of this instance, whoever has it open; None: it was not made yet. Changes nothing."""
+    path, image = config.pool_dir, _image_file(config)
+    promised = image.stat().st_size if image.exists() else None
+    if not (path.is_dir() and mounts.is_mount_root(path)):
+        return PoolState(path, False, promised) if image.exists() or path.is_dir() else None
+    here = os.statvfs(path)
+    pool = Pool(path, image if image.exists() else None, PlainTrees(), Probe("pool", True, ""))
+    return PoolState(
+        path,
+        True,
+        promised,
+        size_bytes=here.f_blocks * here.f_frsize,
+        used_bytes=(here.f_blocks - here.f_bfree) * here.f_frsize,
+        free_bytes=pool.free_bytes(),
+        disk_limit=(btrfs.is_btrfs(path) and quota.mode(path)) or "none",
+    )
 
 
 def prepare(pool: Pool) -> None:
@@ -87,6 +119,10 @@ def close_pool(pool: Pool) -> None:
         with contextlib.suppress(OSError):  # busy, or already gone with another
             mounts.unmount(entry.target)  # waits until all is written, which a detached mount does later
         mounts.unmount_all(entry.target)
+
+
+def _image_file(config: Config) -> Path:
+    return config.home / "pool.img"
 
 
 def _open_native(path: Path) -> Pool:

@@ -52,10 +52,13 @@ class Stdio:
     stdin: int | None = None
     stdout: int | None = None
     stderr: int | None = None
+    others: tuple[int, ...] = ()  # inherited under their own numbers
 
 
-def null_device(directory: Path) -> int:
+def null_device(directory: Path, table: int = 0) -> int:
     """A null device of one's own, open for reading and writing; it has no name.
+
+    Whoever inherits it under its number has a table of at least `table` descriptors: the kernel copies that much.
 
     Not the host's: crun and runc give what a container inherits to its root, and /dev/null would then be a sandbox's
     to change. Where no device can be made (`directory` is on a file system without them), an error says so.
@@ -63,9 +66,13 @@ def null_device(directory: Path) -> int:
     name = directory / f"null.{secrets.token_hex(8)}"
     os.mknod(name, stat.S_IFCHR | 0o666, os.makedev(1, 3))
     try:
-        return os.open(name, os.O_RDWR | os.O_CLOEXEC)
+        null = os.open(name, os.O_RDWR | os.O_CLOEXEC)
     finally:
         name.unlink()
+    try:
+        return fcntl.fcntl(null, fcntl.F_DUPFD_CLOEXEC, max(table - 1, 0))
+    finally:
+        os.close(null)
 
 
 def become_subreaper() -> None:
@@ -123,7 +130,7 @@ async def spawn(
 ) -> subprocess.Popen[bytes]:
     """Start a program, in the namespaces that `prepare` puts its thread in. The caller waits for it.
 
-    It inherits the three descriptors of `stdio` and nothing else.
+    It inherits the descriptors of `stdio` and nothing else.
     """
 
     def start() -> subprocess.Popen[bytes]:
@@ -136,6 +143,7 @@ async def spawn(
             stdout=subprocess.DEVNULL if stdio.stdout is None else stdio.stdout,
             stderr=subprocess.DEVNULL if stdio.stderr is None else stdio.stderr,
             close_fds=True,
+            pass_fds=stdio.others,
             start_new_session=True,
         )
 

@@ -109,7 +109,7 @@ class Records:
         for path in sorted(self._directory.glob("*.jsonl")):
             record = _last(path) if is_id(path.stem, "sbx") else None
             if record is None or record.id != path.stem:
-                path.unlink()
+                path.unlink(missing_ok=True)
                 continue
             if _ENVIRONMENT in path.read_bytes():
                 self._write_anew(record)
@@ -126,6 +126,11 @@ class Records:
 
     def _path(self, sandbox_id: SandboxId) -> Path:
         return self._directory / f"{sandbox_id}.jsonl"
+
+
+def made_in(directory: Path) -> int:
+    """How many sandboxes have a record in the directory of a `Records`, whoever has it open. Changes nothing."""
+    return sum(is_id(path.stem, "sbx") and _last(path) is not None for path in directory.glob("*.jsonl"))
 
 
 def moved(record: Record, stage: Stage, cause: Cause | None = None, detail: str = "") -> Record:
@@ -147,7 +152,11 @@ def free_id_base(records: Iterable[Record], first: int) -> int:
 
 
 def _last(path: Path) -> Record | None:
-    for line in reversed(path.read_bytes().splitlines()):
+    try:
+        lines = path.read_bytes().splitlines()
+    except FileNotFoundError:  # destroyed meanwhile
+        return None
+    for line in reversed(lines):
         with suppress(ValueError, KeyError, TypeError):
             return _from(json.loads(line))
     return None

@@ -15,7 +15,7 @@ from skerry.model.errors import SkerryError
 from skerry.model.ids import SandboxId
 from skerry.node.parts import Parts
 from skerry.node.records import Record
-from skerry.node.tasks import through
+from skerry.node.tasks import spawn, through
 
 CONFIGURE_S = 10.0
 
@@ -24,6 +24,7 @@ log = structlog.get_logger()
 
 async def start(parts: Parts, record: Record, group: asyncio.TaskGroup) -> Connection:
     """Make the sandbox and greet sbxd in it. Where it fails, `remove` cleans up; nothing of it goes on by then."""
+    spawn(group, parts.runtime.expect_start(), "expect a start")
     bundle = await _bundle(parts, record, group)
     connection = await connect(await parts.runtime.start(bundle), secret=record.secret, first=True)
     try:

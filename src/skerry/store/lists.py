@@ -12,8 +12,7 @@ from skerry.model.sandbox import Filter, Promised
 from skerry.store.tables import commands, sandbox_labels, sandboxes
 
 # Literals, not parameters: only then are the partial indexes used.
-_RUNS = text("commands.status = 'running'")
-_NO_TERMINAL = commands.c.cols.is_(None)
+_RUNS = text("commands.status = 'running' AND commands.kind = 'command'")
 _THERE = text("sandboxes.state <> 'destroyed'")
 
 
@@ -32,7 +31,7 @@ def sandboxes_query(account_id: AccountId | None, states: Sequence[State] | None
     if where.id_prefix is not None:
         query = query.where(func.substr(of.id, 1, len(where.id_prefix)) == where.id_prefix)
     if where.busy is not None:
-        works = exists().where(_RUNS, _NO_TERMINAL, commands.c.sandbox_id == of.id)
+        works = exists().where(_RUNS, commands.c.sandbox_id == of.id)
         query = query.where((of.state != State.RUNNING.value) | (works if where.busy else ~works))
     label = sandbox_labels.c
     for key, value in where.metadata.items():
@@ -71,8 +70,4 @@ def promised_of(rows: Iterable[Any]) -> Sequence[Promised]:
 
 def running_query(account_id: AccountId) -> Select[Any, int]:
     of = commands.c
-    return (
-        select(of.sandbox_id, func.count())
-        .where(_RUNS, _NO_TERMINAL, of.account_id == account_id)
-        .group_by(of.sandbox_id)
-    )
+    return select(of.sandbox_id, func.count()).where(_RUNS, of.account_id == account_id).group_by(of.sandbox_id)

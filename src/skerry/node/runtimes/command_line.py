@@ -56,6 +56,7 @@ class Driver:
     refuses_version: Callable[[str], str] = lambda _version: ""  # why a version will not do, or ""
     prepare: Callable[[Bundle], None] = _nothing  # what must be so in the root before a start
     counts_own_threads: bool = False
+    descriptors: int = 0  # how large a table of descriptors its processes start with; 0: as the kernel makes it
 
 
 class CommandLine:
@@ -98,6 +99,10 @@ class CommandLine:
         except (SkerryError, OSError) as error:
             return Probe(self.name, False, str(error), f"Run 'skerry doctor' after mending it: {self.name} must boot.")
 
+    async def expect_start(self) -> None:
+        """See `seams.Runtime.expect_start`: the kernel is prepared for processes that join cgroups."""
+        await asyncio.to_thread(self._cgroups.expect_joins)
+
     async def start(self, bundle: Bundle) -> socket.socket:
         """Create and start the sandbox; the host's end of its stdio socketpair (non-blocking).
 
@@ -127,7 +132,7 @@ class CommandLine:
         oci.write(bundle, self._dialect(sandbox_id))
         log = bundle.directory / "runtime.log"
         log.unlink(missing_ok=True)
-        null = processes.null_device(bundle.directory)
+        null = processes.null_device(bundle.directory, self._driver.descriptors)
         try:
             done = await self._reaper.run(
                 [
@@ -137,7 +142,9 @@ class CommandLine:
                 ],
                 deadline_s=START_DEADLINE_S,
                 # The sandbox keeps what it is given for all its life: its channel, and no pipe or file of ours.
-                stdio=processes.Stdio(inside.fileno(), inside.fileno(), null),
+                stdio=processes.Stdio(
+                    inside.fileno(), inside.fileno(), null, (null,) if self._driver.descriptors else ()
+                ),
                 prepare=self._enter,
             )
         finally:
