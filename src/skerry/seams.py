@@ -377,7 +377,7 @@ class Store(Protocol):
         ...
 
     async def running_commands(self, account_id: AccountId) -> Mapping[SandboxId, int]:
-        """How many commands (kind `command`) run in each of the account's sandboxes; those with none left out."""
+        """How many commands that are no terminals run in each of the account's sandboxes; those with none left out."""
         ...
 
     async def transition(
@@ -428,7 +428,7 @@ class Store(Protocol):
         ...
 
     async def busy_sandboxes(self, sandbox_ids: Sequence[SandboxId]) -> set[SandboxId]:
-        """Those of `sandbox_ids` with a running command (shown as `active`). Startups and terminals are none."""
+        """Those of `sandbox_ids` with a running command (shown as `active`). A startup or a terminal is none."""
         ...
 
     async def set_startup_command(self, sandbox: Sandbox, command: str | None) -> Sandbox:

@@ -43,13 +43,8 @@ def theirs(running: Server) -> Iterator[dict[str, str]]:
         http.put(f"/v1/sandboxes/{sandbox}/files/raw?path=x", content=b"secret")
         key, _ = running.call(accounts.create_key(running.deps, account.id, "other"))
         session = http.post(f"/v1/sandboxes/{sandbox}/sessions").json()["id"]
-        yield {
-            "sandbox_id": sandbox,
-            "command_id": command,
-            "terminal_id": terminal,
-            "key_id": key.id,
-            "session_id": session,
-        }
+        ids = {"sandbox_id": sandbox, "command_id": command, "terminal_id": terminal}
+        yield {**ids, "key_id": key.id, "session_id": session}
         http.delete(f"/v1/sandboxes/{sandbox}")
 
 

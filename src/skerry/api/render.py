@@ -111,34 +111,6 @@ def command_view(command: Command, captured: Captured | None = None) -> CommandV
     )
 
 
-def terminal_view(terminal: Command) -> TerminalView:
-    exit, size = terminal.exit, terminal.terminal
-    assert size is not None
-    return TerminalView(
-        id=terminal.id,
-        sandbox_id=terminal.sandbox_id,
-        name=terminal.name,
-        command=terminal.command,
-        status=terminal.status,
-        cols=size.cols,
-        rows=size.rows,
-        working_directory=terminal.working_directory,
-        exit_code=exit.code if exit is not None else None,
-        signal=exit.signal if exit is not None else None,
-        reason=reason_of(exit),
-        message=(exit.detail or None) if exit is not None else None,
-        started_at=terminal.started_at,
-        completed_at=terminal.completed_at,
-    )
-
-
-def reason_of(exit: Exit | None) -> CommandCause | None:
-    """Why a command failed; None for one that runs, or ended as programs do."""
-    if exit is not None and exit.cause is None and exit.signal is not None and not exit.timed_out:
-        return CommandCause.SIGNAL
-    return exit.cause if exit is not None else None
-
-
 def session_view(session: ShellSession) -> SessionView:
     return SessionView(
         id=session.id,
@@ -185,6 +157,34 @@ def startup_view(startup: Startup) -> StartupView:
         command_id=None if startup.run is None else startup.run.id,
         exit_code=None if exit is None else exit.code,
     )
+
+
+def terminal_view(terminal: Command) -> TerminalView:
+    exit, size = terminal.exit, terminal.terminal
+    assert size is not None
+    return TerminalView(
+        id=terminal.id,
+        sandbox_id=terminal.sandbox_id,
+        name=terminal.name,
+        command=terminal.command,
+        status=terminal.status,
+        cols=size.cols,
+        rows=size.rows,
+        working_directory=terminal.working_directory,
+        exit_code=exit.code if exit is not None else None,
+        signal=exit.signal if exit is not None else None,
+        reason=reason_of(exit),
+        message=(exit.detail or None) if exit is not None else None,
+        started_at=terminal.started_at,
+        completed_at=terminal.completed_at,
+    )
+
+
+def reason_of(exit: Exit | None) -> CommandCause | None:
+    """Why a command failed; None for one that runs, or ended as programs do."""
+    if exit is not None and exit.cause is None and exit.signal is not None and not exit.timed_out:
+        return CommandCause.SIGNAL
+    return exit.cause if exit is not None else None
 
 
 def text_of(data: bytes) -> tuple[str, str | None]:

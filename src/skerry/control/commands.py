@@ -2,7 +2,7 @@
 
 import asyncio
 import shlex
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -66,16 +66,11 @@ class NewCommand:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A command as it will be recorded, and what is run for it: `spec`, or where its program is not there, `instead`.
-
-    `collect`: the beginning of its output is wanted, for the result.
-    """
+    """A command as it will be recorded, and what is run for it: the first of `specs` whose program exists."""
 
     command: Command
-    spec: ExecSpec
+    specs: Sequence[ExecSpec]
     stdin: bytes | None = field(default=None, repr=False)
-    instead: tuple[ExecSpec, ...] = ()
-    collect: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +112,12 @@ async def start(
         Invalid: The deadline is longer than allowed.
         Unavailable: The node stays away; whether the command runs is found out and recorded later.
     """
-    make = partial(_start, deps, account_id, sandbox_id, wanted, collect)
+    begin = partial(_start, deps, account_id, sandbox_id, wanted, collect)
     if once is None:
-        started = await make(None)
+        started = await begin(None)
         assert started is not None
         return started
-    work = partial(_start_once, deps, account_id, wanted, collect, once, make)
+    work = partial(_start_once, deps, account_id, wanted, once, collect, begin)
     return await repeats.shared(deps, account_id, once, work)
 
 
@@ -130,9 +125,9 @@ async def _start_once(
     deps: Deps,
     account_id: AccountId,
     wanted: NewCommand,
-    collect: bool,
     once: Once,
-    make: Callable[[Once], Awaitable[Started | None]],
+    collect: bool,
+    begin: Callable[[Once], Awaitable[Started | None]],
 ) -> Started:
     while True:
         made = await deps.store.find_request(account_id, once)
@@ -140,7 +135,7 @@ async def _start_once(
             command = await deps.store.get_command(CommandId(made))
             if command.exit is None or command.exit.cause is not CommandCause.NOT_STARTED:
                 return await _take_up(deps, command, wanted, collect)
-        started = await make(replace(once, instead_of=made))
+        started = await begin(replace(once, instead_of=made))
         if started is not None:
             return started
 
@@ -150,14 +145,17 @@ async def _start(
 ) -> Started | None:
     """None: another process has started a command for this request meanwhile."""
     sandbox = await sandboxes.get_running(deps, account_id, sandbox_id)
+    decided = decide(deps, sandbox, wanted)
 
     async def record(command: Command) -> bool:
         return await deps.store.add_command(command, once) == command.id
 
-    return await begin(deps, replace(decide(deps, sandbox, wanted), collect=collect), record)
+    return await begin(deps, decided, record, collect=collect)
 
 
-async def begin(deps: Deps, decided: Decided, record: Callable[[Command], Awaitable[bool]]) -> Started | None:
+async def begin(
+    deps: Deps, decided: Decided, record: Callable[[Command], Awaitable[bool]], *, collect: bool = False
+) -> Started | None:
     """Record a command with `record` and start it, unless that says that something else stands in its place (None).
 
     Raises:
@@ -173,12 +171,13 @@ async def begin(deps: Deps, decided: Decided, record: Callable[[Command], Awaita
     if not recorded:
         deps.following.discard(command.id)
         return None
-    return await _driven(deps, decided)
+    return await _driven(deps, decided, collect=collect)
 
 
-async def _driven(deps: Deps, decided: Decided) -> Started:
+async def _driven(deps: Deps, decided: Decided, *, collect: bool) -> Started:
     started: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
-    watching = deps.tasks.spawn(_drive(deps, decided, started), name=f"run {decided.command.id}")
+    work = _drive(deps, decided, started, collect=collect)
+    watching = deps.tasks.spawn(work, name=f"run {decided.command.id}")
     return Started(await asyncio.shield(started), watching)
 
 
@@ -191,8 +190,8 @@ async def _take_up(deps: Deps, command: Command, wanted: NewCommand, collect: bo
         sandbox = await deps.store.get_sandbox(command.sandbox_id)
         if sandbox.state is State.RUNNING:
             deps.following.add(command.id)
-            decided = Decided(command, spec_of(sandbox, command, wanted), wanted.stdin, collect=collect)
-            return await _driven(deps, decided)
+            decided = Decided(command, [spec_of(sandbox, command, wanted)], wanted.stdin)
+            return await _driven(deps, decided, collect=collect)
     return Started(command, deps.tasks.spawn(_watch(deps, command, collect=collect), name=f"watch {command.id}"))
 
 
@@ -286,9 +285,9 @@ def decide(deps: Deps, sandbox: Sandbox, wanted: NewCommand) -> Decided:
     Raises:
         Invalid: The deadline is longer than allowed.
     """
-    timeout_s = 0 if wanted.kind is CommandKind.STARTUP else wanted.timeout_s or sandbox.timeout_s
+    timeout_s = None if wanted.kind is CommandKind.STARTUP else wanted.timeout_s or sandbox.timeout_s
     most = deps.config.max_command_timeout_s
-    if timeout_s > most:
+    if timeout_s is not None and timeout_s > most:
         raise Invalid(f"'timeout_seconds' is {timeout_s}; this server allows {most} at most.", field="timeout_seconds")
     command = Command(
         id=new_command_id(),
@@ -302,7 +301,7 @@ def decide(deps: Deps, sandbox: Sandbox, wanted: NewCommand) -> Decided:
         kind=wanted.kind,
         takes_input=wanted.takes_input,
     )
-    return Decided(command, spec_of(sandbox, command, wanted), wanted.stdin)
+    return Decided(command, [spec_of(sandbox, command, wanted)], wanted.stdin)
 
 
 def spec_of(sandbox: Sandbox, command: Command, wanted: NewCommand) -> ExecSpec:
@@ -315,25 +314,25 @@ def spec_of(sandbox: Sandbox, command: Command, wanted: NewCommand) -> ExecSpec:
         env={**sandboxes.BASE_ENV, **sandbox.env, **wanted.env},
         user=wanted.user,
         stdin=wanted.takes_input or wanted.stdin is not None,
-        timeout_s=command.timeout_s or None,
+        timeout_s=command.timeout_s,
         keep=wanted.keep,
     )
 
 
-async def _drive(deps: Deps, decided: Decided, started: asyncio.Future[Command]) -> Result:
+async def _drive(deps: Deps, decided: Decided, started: asyncio.Future[Command], *, collect: bool) -> Result:
     """Start a recorded command, tell `started`, and watch it to its end."""
     command, stdin = decided.command, decided.stdin
     try:
-        refused = await _exec(deps, command, decided.spec, *decided.instead)
+        refused = await _exec(deps, command, decided.specs)
         if refused is not None:
             started.set_result(refused)
             return Result(refused, Captured())
         started.set_result(command)
         if stdin is None:
-            return await _watch(deps, command, collect=decided.collect)
+            return await _watch(deps, command, collect=collect)
         feeding = deps.tasks.spawn(_feed(deps, command, stdin), name=f"feed {command.id}")
         try:
-            return await _watch(deps, command, collect=decided.collect)
+            return await _watch(deps, command, collect=collect)
         finally:
             feeding.cancel()
     except SkerryError as error:
@@ -347,14 +346,14 @@ async def _drive(deps: Deps, decided: Decided, started: asyncio.Future[Command])
         deps.following.discard(command.id)
 
 
-async def _exec(deps: Deps, command: Command, spec: ExecSpec, *instead: ExecSpec) -> Command | None:
+async def _exec(deps: Deps, command: Command, specs: Sequence[ExecSpec]) -> Command | None:
     """Start it; the ended record when it could not be started."""
     try:
-        await _exec_patiently(deps, command, spec)
+        await _exec_patiently(deps, command, specs[0])
         return None
     except GuestError as error:
-        if error.guest_code == "not_found" and instead:
-            return await _exec(deps, command, *instead)
+        if error.guest_code == "not_found" and len(specs) > 1:
+            return await _exec(deps, command, specs[1:])
         exit = endings.unknown_exit(CommandCause.NOT_STARTED, f"{error.guest_code}: {error.message}")
         return await endings.end_command(deps, command, exit)
     except SandboxGone as error:

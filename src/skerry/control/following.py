@@ -63,5 +63,5 @@ async def follow(deps: Deps, command: Command, offset: int = 0) -> AsyncIterator
 
 def _patience(command: Command, away_since: datetime) -> datetime:
     """When to give a node up that does not answer: a while after the command's deadline, or after the node went."""
-    last = command.started_at + timedelta(seconds=command.timeout_s) if command.timeout_s else away_since
+    last = away_since if command.timeout_s is None else command.started_at + timedelta(seconds=command.timeout_s)
     return last + timedelta(seconds=_PATIENCE_S)

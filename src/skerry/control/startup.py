@@ -137,8 +137,7 @@ async def resume_recorded(deps: Deps, sandbox: Sandbox, command: Command) -> boo
     async def recorded(_command: Command) -> bool:
         return True
 
-    decided = Decided(command, commands.spec_of(sandbox, command, wanted), collect=False)
-    await commands.begin(deps, decided, recorded)
+    await commands.begin(deps, Decided(command, [commands.spec_of(sandbox, command, wanted)]), recorded)
     return True
 
 
@@ -177,7 +176,7 @@ async def _effective(deps: Deps, sandbox: Sandbox) -> tuple[str | None, StartupS
 def _decided(deps: Deps, sandbox: Sandbox, text: str, old: CommandId | None) -> Decided:
     decided = commands.decide(deps, sandbox, NewCommand(shell=text, kind=CommandKind.STARTUP))
     wanted = _wanted(text, old, decided.command.id)
-    return Decided(decided.command, commands.spec_of(sandbox, decided.command, wanted), collect=False)
+    return Decided(decided.command, [commands.spec_of(sandbox, decided.command, wanted)])
 
 
 def _wanted(text: str, old: CommandId | None, own: CommandId) -> NewCommand:

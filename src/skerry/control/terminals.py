@@ -48,12 +48,12 @@ async def open_terminal(deps: Deps, account_id: AccountId, sandbox_id: str, want
         command=wanted.shell or shlex.join(wanted.argv or _SHELLS[0]),
         status=CommandStatus.RUNNING,
         working_directory=wanted.cwd or commands.WORKSPACE,
-        timeout_s=0,
+        timeout_s=None,
         started_at=deps.clock.now(),
-        kind=CommandKind.TERMINAL,
         takes_input=True,
         terminal=_size(wanted.size),
         name=wanted.name,
+        kind=CommandKind.TERMINAL,
     )
     env = {**sandboxes.BASE_ENV, "TERM": _TERM, **sandbox.env, **wanted.env}
     programs = [wanted.argv] if wanted.argv or wanted.shell is not None else _SHELLS
@@ -75,9 +75,8 @@ async def open_terminal(deps: Deps, account_id: AccountId, sandbox_id: str, want
     async def record(command: Command) -> bool:
         return await deps.store.add_command(command) == command.id
 
-    first, *others = specs
-    started = await commands.begin(deps, Decided(command, first, instead=tuple(others), collect=False), record)
-    assert started is not None
+    started = await commands.begin(deps, Decided(command, specs), record)
+    assert started is not None  # nothing else stands for it: it was asked for once
     return started.command
 
 

@@ -18,10 +18,7 @@ class CommandStatus(StrEnum):
 
 
 class CommandKind(StrEnum):
-    """What a command is run for. A sandbox is `active` while one of kind `command` runs.
-
-    A startup is no activity. Nor is a terminal, which mostly waits for a person.
-    """
+    """What a command is run for. A sandbox is `active` while one of kind `command` runs, and not for the others."""
 
     COMMAND = "command"
     STARTUP = "startup"
@@ -116,7 +113,7 @@ def status_of(exit: Exit) -> CommandStatus:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """The record of a command. It outlives its sandbox."""
+    """The record of a command. It outlives its sandbox. A command with a `terminal` is one, of that size."""
 
     id: CommandId
     sandbox_id: SandboxId
@@ -124,11 +121,11 @@ class Command:
     command: str  # as given; argv joined for display
     status: CommandStatus
     working_directory: str
-    timeout_s: int  # 0: no deadline
+    timeout_s: int | None  # None: it may run as long as its sandbox
     started_at: datetime
     completed_at: datetime | None = None
     exit: Exit | None = None
-    kind: CommandKind = CommandKind.COMMAND
     takes_input: bool = False  # its stdin stays open for what clients send
-    terminal: TerminalSize | None = None  # of kind `terminal`: its size
+    terminal: TerminalSize | None = None
     name: str | None = None  # a terminal's, for people
+    kind: CommandKind = CommandKind.COMMAND

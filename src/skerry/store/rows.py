@@ -140,6 +140,7 @@ COMMAND_COLUMNS = (
     "rows",
     "name",
 )
+_NO_DEADLINE = 0  # the column was made when every command had one
 
 
 def command_row(command: Command) -> dict[str, Any]:
@@ -150,7 +151,7 @@ def command_row(command: Command) -> dict[str, Any]:
         "command": command.command,
         "status": command.status.value,
         "working_directory": command.working_directory,
-        "timeout_s": command.timeout_s,
+        "timeout_s": _NO_DEADLINE if command.timeout_s is None else command.timeout_s,
         "started_at_us": to_us(command.started_at),
         "kind": command.kind.value,
         "takes_input": int(command.takes_input),
@@ -189,7 +190,7 @@ def exit_row(status: CommandStatus, exit: Exit, at: datetime) -> dict[str, Any]:
 
 def command_of(row: Columns) -> Command:
     (_, id_, sandbox, account, text, status, directory, timeout_s, started, completed) = row[:10]
-    (takes_input, cols, rows, name) = row[18:22]
+    (kind, takes_input, cols, rows, name) = row[17:22]
     return Command(
         id=CommandId(id_),
         sandbox_id=SandboxId(sandbox),
@@ -197,11 +198,11 @@ def command_of(row: Columns) -> Command:
         command=text,
         status=CommandStatus(status),
         working_directory=directory,
-        timeout_s=timeout_s,
+        timeout_s=None if timeout_s == _NO_DEADLINE else timeout_s,
         started_at=from_us(started),
         completed_at=None if completed is None else from_us(completed),
         exit=None if completed is None else _exit_of(row),
-        kind=CommandKind(row[17]),
+        kind=CommandKind(kind),
         takes_input=bool(takes_input),
         terminal=None if cols is None else TerminalSize(cols, rows),
         name=name,

@@ -18,7 +18,7 @@ from skerry.model.shell import ShellSession, ShellState
 from skerry.model.startup import StartupRun
 from skerry.model.ticket import Ticket
 from skerry.seams import Clock
-from skerry.store import changes, lists, once, rows, shells, startups, tickets
+from skerry.store import changes, lists, once, rows, shells, startups
 from skerry.store.box import Box
 from skerry.store.prepared import Prepared
 from skerry.store.sealing import NOTHING
@@ -30,6 +30,7 @@ from skerry.store.tables import (
     projects,
     sandbox_events,
     sandboxes,
+    tickets,
 )
 
 _SANDBOX = Prepared(select(sandboxes).where(sandboxes.c.id == bindparam("id_")))
@@ -37,7 +38,6 @@ _COMMAND = Prepared(select(commands).where(commands.c.id == bindparam("id_")))
 _KEY = select(api_keys).where(api_keys.c.secret_hash == bindparam("hash_"))
 # A literal, not a parameter: only then is the partial index of the running ones used.
 _RUNS = text("status = 'running'")
-_IS_TERMINAL = commands.c.cols.is_not(None)
 _ACTIVE = text("status = 'running' AND kind = 'command'")
 _BUSY = Prepared(select(commands.c.seq).where(_ACTIVE, commands.c.sandbox_id == bindparam("id_")).limit(1))
 _TOUCH = (
@@ -262,7 +262,7 @@ class SqlStore:
     ) -> Sequence[Command]:
         query = select(commands).order_by(commands.c.seq.desc()).limit(limit)
         if terminals is not None:
-            query = query.where(_IS_TERMINAL if terminals else ~_IS_TERMINAL)
+            query = query.where(commands.c.cols.is_not(None) if terminals else commands.c.cols.is_(None))
         if sandbox_id is not None:
             query = query.where(commands.c.sandbox_id == sandbox_id)
         if running is not None:
@@ -327,15 +327,27 @@ class SqlStore:
         await self._database.write(partial(shells.remove_of, sandbox_id=sandbox_id))
 
     async def resize_terminal(self, command_id: CommandId, size: TerminalSize) -> None:
-        chosen = update(commands).where(commands.c.id == command_id, _IS_TERMINAL)
+        chosen = update(commands).where(commands.c.id == command_id, commands.c.cols.is_not(None))
         change = chosen.values(cols=size.cols, rows=size.rows)
         await self._database.write(lambda connection: connection.execute(change) and None)
 
     async def add_ticket(self, ticket: Ticket) -> None:
-        await self._database.write(partial(tickets.add, ticket=ticket, now_us=rows.to_us(self._clock.now())))
+        stale = delete(tickets).where(tickets.c.expires_at_us <= rows.to_us(self._clock.now()))
+
+        def work(connection: Connection) -> None:
+            connection.execute(stale)
+            connection.execute(insert(tickets), rows.ticket_row(ticket))
+
+        await self._database.write(work)
 
     async def take_ticket(self, secret_hash: bytes) -> Ticket | None:
-        return await self._database.write(partial(tickets.take, secret_hash=secret_hash))
+        chosen = delete(tickets).where(tickets.c.secret_hash == secret_hash).returning(*tickets.c)
+
+        def work(connection: Connection) -> Ticket | None:
+            row = connection.execute(chosen).one_or_none()
+            return None if row is None else rows.ticket_of(row)
+
+        return await self._database.write(work)
 
     async def ping(self) -> None:
         await self._list(select(1))

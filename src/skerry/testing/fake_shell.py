@@ -175,12 +175,9 @@ class FakeShell:
         raise ShellExit(int(args[0]) & 255 if args else 0)
 
     async def _sh(self, command: FakeCommand, args: Sequence[str], channel: int) -> int:
-        if not args:
-            return await self._interactive(command)
-        fixed = self._fixed.get(args[1])
-        return await (self.script(command, args[1]) if fixed is None else fixed(self, command, args[3:]))
-
-    async def _interactive(self, command: FakeCommand) -> int:
+        if args:
+            fixed = self._fixed.get(args[1])
+            return await (self.script(command, args[1]) if fixed is None else fixed(self, command, args[3:]))
         code = 0
         while line := await take_stdin(command, lambda: command.stdin.find(b"\n") + 1):
             code = await self.script(command, line.decode())

@@ -37,9 +37,9 @@ class MemoryStore:
         self._keys: dict[KeyId, ApiKey] = {}
         self._sandboxes: dict[SandboxId, Sandbox] = {}
         self._commands: dict[CommandId, Command] = {}
-        self._tickets: dict[bytes, Ticket] = {}
         self._startups: dict[SandboxId, StartupRun] = {}
         self._shells: dict[ShellId, ShellSession] = {}
+        self._tickets: dict[bytes, Ticket] = {}
         self._requests: dict[tuple[AccountId, str], tuple[Once, str, datetime]] = {}
         self.moves: list[Move] = []
 

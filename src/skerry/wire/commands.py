@@ -73,7 +73,7 @@ class RunCommand(Request):
 class CommandView(Answer):
     """`completed` with any exit code; `failed` = could not be run or was killed (`signal`, `reason`); `timeout`.
 
-    `timeout_seconds` is 0 where there is no deadline (startup commands, terminals).
+    `timeout_seconds` is 0 where there is no deadline (startup commands).
     `stdout` and `stderr` are text, bytes that are not UTF-8 replaced; then the exact bytes stand in `…_base64` too.
     Each is cut at 1 MiB (`…_truncated`): `GET /v1/commands/{id}/output` has all that is kept. `lost_bytes` counts
     output beyond the server's cap, which is not kept.
@@ -96,7 +96,7 @@ class CommandView(Answer):
     reason: str | None = None
     message: str | None = None
     working_directory: str
-    timeout_seconds: int
+    timeout_seconds: int | None  # null: none, as for terminals
     duration_ms: int | None = None
     started_at: datetime
     completed_at: datetime | None = None
