@@ -14,11 +14,13 @@ from skerry.model.bundle import Bundle
 from skerry.model.capability import Capabilities, Probe
 from skerry.model.command import Command, CommandEvent, CommandStatus, ExecSpec, Exit, TerminalSize
 from skerry.model.files import Archived, ArchiveLimits, FileChange, FileInfo
-from skerry.model.ids import AccountId, CommandId, KeyId, SandboxId
+from skerry.model.ids import AccountId, CommandId, KeyId, SandboxId, ShellId
 from skerry.model.lifecycle import Cause, Event, State
 from skerry.model.process import ListeningPort, Process
 from skerry.model.request import Once
 from skerry.model.sandbox import Change, Filter, Observed, Placement, Promised, Sandbox, SandboxSpec
+from skerry.model.shell import ShellSession, ShellState
+from skerry.model.startup import StartupRun
 from skerry.model.template import BuildProgress, TemplateState
 
 
@@ -416,7 +418,47 @@ class Store(Protocol):
         ...
 
     async def busy_sandboxes(self, sandbox_ids: Sequence[SandboxId]) -> set[SandboxId]:
-        """Those of `sandbox_ids` with a running command (shown as `active`)."""
+        """Those of `sandbox_ids` with a running command (shown as `active`). A startup is none."""
+        ...
+
+    async def set_startup_command(self, sandbox: Sandbox, command: str | None) -> Sandbox:
+        """Replace the startup command. A sandbox that had none is not started up for the generation it has now."""
+        ...
+
+    async def get_startup(self, sandbox_id: SandboxId) -> StartupRun | None: ...
+
+    async def begin_startup(self, command: Command, generation: int, *, replaces: StartupRun | None) -> bool:
+        """Record a startup's command and that it is the latest run. False: `replaces` is not the latest any more."""
+        ...
+
+    async def due_startups(self) -> Sequence[Sandbox]:
+        """Running sandboxes with a startup command whose generation was not started up yet."""
+        ...
+
+    async def add_shell(self, session: ShellSession) -> None: ...
+
+    async def get_shell(self, shell_id: ShellId) -> ShellSession:
+        """Raises NotFound. Knows no account."""
+        ...
+
+    async def list_shells(self, sandbox_id: SandboxId) -> Sequence[ShellSession]:
+        """Oldest first."""
+        ...
+
+    async def claim_shell(self, shell_id: ShellId, command_id: CommandId, token: str, at: datetime) -> bool:
+        """Give the session to a command. False: another one has it, or there is no such session any more."""
+        ...
+
+    async def release_shell(self, shell_id: ShellId, command_id: CommandId, state: ShellState | None) -> None:
+        """Take the session back, with what the command left (None: as it was). Not this command's: does nothing."""
+        ...
+
+    async def delete_shell(self, shell_id: ShellId) -> None:
+        """Unknown: success."""
+        ...
+
+    async def delete_shells(self, sandbox_id: SandboxId) -> None:
+        """All sessions of a sandbox."""
         ...
 
     async def ping(self) -> None:

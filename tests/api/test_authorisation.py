@@ -29,7 +29,7 @@ WRONG: list[dict[str, str]] = [
     {"X-API-Key": "x"},
 ]
 # Bodies are made from the shapes; members that a shape cannot say.
-MEMBERS: dict[str, object] = {"RunCommand": {"command": "true"}}
+MEMBERS: dict[str, object] = {"RunCommand": {"command": "true"}, "GitClone": {"url": "https://host/a.git"}}
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,8 @@ def theirs(running: Server) -> Iterator[dict[str, str]]:
         command = http.post(f"/v1/sandboxes/{sandbox}/commands", json={"command": "echo secret"}).json()["id"]
         http.put(f"/v1/sandboxes/{sandbox}/files/raw?path=x", content=b"secret")
         key, _ = running.call(accounts.create_key(running.deps, account.id, "other"))
-        yield {"sandbox_id": sandbox, "command_id": command, "key_id": key.id}
+        session = http.post(f"/v1/sandboxes/{sandbox}/sessions").json()["id"]
+        yield {"sandbox_id": sandbox, "command_id": command, "key_id": key.id, "session_id": session}
         http.delete(f"/v1/sandboxes/{sandbox}")
 
 
@@ -123,6 +124,8 @@ def test_another_accounts_things_are_as_they_were(running: Server, theirs: dict[
     assert (sandbox.state, sandbox.name, dict(sandbox.env)) == ("running", None, {})
     assert len(running.call(running.deps.store.list_commands(sandbox_id=sandbox.id))) == 1
     assert len(running.call(running.deps.store.list_keys(sandbox.account_id))) == 2
+    assert len(running.call(running.deps.store.list_shells(sandbox.id))) == 1
+    assert (sandbox.startup_command, running.call(running.deps.store.get_startup(sandbox.id))) == (None, None)
 
 
 def test_a_list_shows_nothing_of_another_account(http: httpx2.Client, theirs: dict[str, str]) -> None:

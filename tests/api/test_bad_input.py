@@ -48,7 +48,7 @@ def sandbox(http: httpx2.Client) -> str:
         ({"env": {"A": "x\0"}}, "invalid", "env.A"),
         ({"env": {"A": 1}}, "invalid", "env.A"),
         ({"colour": "red"}, "unknown_field", "colour"),
-        ({"startup_command": "x"}, "invalid", "startup_command"),
+        ({"startup_command": "x\0"}, "invalid", "startup_command"),
         ({"snapshot_id": "snap_1"}, "invalid", "snapshot_id"),
         ({"restore_from": "sbx_1"}, "invalid", "restore_from"),
         ({"capabilities": ["browser"]}, "invalid", "capabilities"),

@@ -8,7 +8,20 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 import skerry
-from skerry.api import commands, errors, files, keys, processes, sandboxes, system, templates, trees
+from skerry.api import (
+    commands,
+    errors,
+    files,
+    git,
+    keys,
+    processes,
+    sandboxes,
+    shells,
+    startup,
+    system,
+    templates,
+    trees,
+)
 from skerry.api.gate import Gate
 from skerry.api.openapi import describe
 from skerry.control import reconcile
@@ -38,7 +51,7 @@ def create_app(deps: Deps) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.deps = deps
-    for module in (sandboxes, commands, files, trees, processes, templates, keys, system):
+    for module in (sandboxes, commands, shells, startup, git, files, trees, processes, templates, keys, system):
         app.include_router(module.router)
     app.add_exception_handler(SkerryError, errors.on_skerry_error)
     app.add_exception_handler(RequestValidationError, errors.on_invalid_request)

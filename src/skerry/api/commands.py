@@ -10,9 +10,9 @@ from skerry.api import output
 from skerry.api.call import Caller, RepeatKey, answer, once
 from skerry.api.render import command_view
 from skerry.api.streaming import BYTES, SSE, Stream, events
-from skerry.control import commands
+from skerry.control import code, commands
 from skerry.model.errors import Invalid
-from skerry.wire.commands import CommandView, RunCommand, SignalCommand
+from skerry.wire.commands import CommandView, RunCode, RunCommand, SignalCommand
 
 router = APIRouter(tags=["commands"])
 
@@ -35,6 +35,14 @@ async def run_command(call: Caller, sandbox_id: str, body: RunCommand, key: Repe
         started = await commands.start(call.deps, call.account_id, sandbox_id, _wanted(body), again)
         return answer(command_view(started.command), 202)
     result = await commands.run(call.deps, call.account_id, sandbox_id, _wanted(body), again)
+    return answer(command_view(result.command, result.captured))
+
+
+@router.post("/v1/sandboxes/{sandbox_id}/code", response_model=CommandView)
+async def run_code(call: Caller, sandbox_id: str, body: RunCode) -> Response:
+    """Run code in an interpreter of the sandbox and answer when it has ended."""
+    wanted = code.NewCode(body.language, body.code, body.timeout_seconds, body.env or {}, body.working_directory)
+    result = await code.run(call.deps, call.account_id, sandbox_id, wanted)
     return answer(command_view(result.command, result.captured))
 
 

@@ -5,15 +5,18 @@ from datetime import UTC, datetime, timedelta
 
 from skerry.config import Config
 from skerry.control.outputs import Captured
+from skerry.control.shells import ShellResult
+from skerry.control.startup import Startup
 from skerry.control.usage import Usage
 from skerry.model.account import Account
 from skerry.model.capability import Capabilities
-from skerry.model.command import Command, CommandCause
+from skerry.model.command import Command, CommandCause, CommandStatus
 from skerry.model.env import REDACTED
 from skerry.model.files import Archived, FileInfo
 from skerry.model.lifecycle import State
 from skerry.model.process import ListeningPort, Process
 from skerry.model.sandbox import Sandbox
+from skerry.model.shell import ShellSession
 from skerry.model.template import TemplateState
 from skerry.wire.commands import CommandView
 from skerry.wire.files import FileEntry
@@ -28,6 +31,8 @@ from skerry.wire.sandboxes import (
     TemplateView,
     UsageView,
 )
+from skerry.wire.shells import SessionResult, SessionView
+from skerry.wire.startup import StartupView
 from skerry.wire.trees import SkippedEntry, Unpacked
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -68,6 +73,7 @@ def sandbox_view(sandbox: Sandbox, *, busy: bool, secrets: bool = True) -> Sandb
         capabilities=list(sandbox.capabilities),
         model=None if sandbox.model is None else dict(sandbox.model),
         metadata=dict(sandbox.metadata),
+        startup_command=sandbox.startup_command,
         created_at=sandbox.created_at,
         updated_at=sandbox.updated_at,
     )
@@ -104,6 +110,54 @@ def command_view(command: Command, captured: Captured | None = None) -> CommandV
         duration_ms=exit.duration_ms if exit is not None else None,
         started_at=command.started_at,
         completed_at=command.completed_at,
+    )
+
+
+def session_view(session: ShellSession) -> SessionView:
+    return SessionView(
+        id=session.id,
+        sandbox_id=session.sandbox_id,
+        cwd=_shown(session.state.cwd),
+        command_id=session.command_id,
+        created_at=session.created_at,
+        last_used_at=session.used_at,
+    )
+
+
+def session_result(ended: ShellResult, command: CommandView) -> SessionResult:
+    """The command's view, with an exit code in every case."""
+    told = command.model_dump(exclude={"id", "exit_code"})
+    return SessionResult(
+        session_id=ended.session.id,
+        command_id=command.id,
+        cwd=_shown(ended.session.state.cwd),
+        saved=ended.saved,
+        exit_code=_exit_code(command),
+        **told,
+    )
+
+
+def _exit_code(command: CommandView) -> int:
+    """As a shell would tell it; the published client wants a number."""
+    if command.exit_code is not None:
+        return command.exit_code
+    if command.status is CommandStatus.TIMEOUT:
+        return 124
+    return 126 if command.signal is None else 128 + command.signal
+
+
+def startup_view(startup: Startup) -> StartupView:
+    exit = None if startup.run is None else startup.run.exit
+    return StartupView(
+        configured=startup.effective is not None,
+        command=startup.command,
+        effective_command=startup.effective,
+        source=startup.source,
+        status=startup.status,
+        ran_at=startup.ran_at,
+        logs=startup.logs.decode("utf-8", "replace"),
+        command_id=None if startup.run is None else startup.run.id,
+        exit_code=None if exit is None else exit.code,
     )
 
 

@@ -2,16 +2,26 @@
 
 import asyncio
 import shlex
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from skerry.control import endings, repeats, sandboxes
 from skerry.control.deps import Deps
 from skerry.control.outputs import Capture, Captured
 from skerry.control.streams import closing
-from skerry.model.command import Command, CommandCause, CommandEvent, CommandStatus, ExecSpec, Exit, Lost, Output
+from skerry.model.command import (
+    Command,
+    CommandCause,
+    CommandEvent,
+    CommandKind,
+    CommandStatus,
+    ExecSpec,
+    Exit,
+    Lost,
+    Output,
+)
 from skerry.model.errors import (
     DeadlineExceeded,
     GuestError,
@@ -38,7 +48,10 @@ _START_PATIENCE_S = 10
 
 @dataclass(frozen=True, slots=True)
 class NewCommand:
-    """Exactly one of `argv` and `shell`. `stdin`: given to the command, then end of file; None: end of file at once."""
+    """Exactly one of `argv` and `shell`. `stdin`: given to the command, then end of file; None: end of file at once.
+
+    `shown` is what the record tells as the command, where it is not what is run. `timeout_s`: None is the sandbox's.
+    """
 
     argv: tuple[str, ...] = ()
     shell: str | None = None
@@ -46,6 +59,17 @@ class NewCommand:
     cwd: str | None = None
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     user: str | None = None
+    stdin: bytes | None = field(default=None, repr=False)
+    shown: str | None = None
+    kind: CommandKind = CommandKind.COMMAND
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A command as it will be recorded, and what is run for it."""
+
+    command: Command
+    spec: ExecSpec
     stdin: bytes | None = field(default=None, repr=False)
 
 
@@ -103,23 +127,36 @@ async def _start(
 ) -> Started | None:
     """None: another process has started a command for this request meanwhile."""
     sandbox = await sandboxes.get_running(deps, account_id, sandbox_id)
-    command = _decide(deps, sandbox, wanted)
+    decided = decide(deps, sandbox, wanted)
+
+    async def record(command: Command) -> bool:
+        return await deps.store.add_command(command, once) == command.id
+
+    return await begin(deps, decided, record)
+
+
+async def begin(deps: Deps, decided: Decided, record: Callable[[Command], Awaitable[bool]]) -> Started | None:
+    """Record a command with `record` and start it, unless that says that something else stands in its place (None).
+
+    Raises:
+        Unavailable: As for `start`.
+    """
+    command = decided.command
     deps.following.add(command.id)
     try:
-        standing = await deps.store.add_command(command, once)
+        recorded = await record(command)
     except BaseException:
         deps.following.discard(command.id)
         raise
-    if standing != command.id:
+    if not recorded:
         deps.following.discard(command.id)
         return None
-    return await _driven(deps, sandbox, command, wanted)
+    return await _driven(deps, decided)
 
 
-async def _driven(deps: Deps, sandbox: Sandbox, command: Command, wanted: NewCommand) -> Started:
+async def _driven(deps: Deps, decided: Decided) -> Started:
     started: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
-    spec = _spec(sandbox, command, wanted)
-    watching = deps.tasks.spawn(_drive(deps, command, spec, wanted.stdin, started), name=f"run {command.id}")
+    watching = deps.tasks.spawn(_drive(deps, decided, started), name=f"run {decided.command.id}")
     return Started(await asyncio.shield(started), watching)
 
 
@@ -132,7 +169,7 @@ async def _take_up(deps: Deps, command: Command, wanted: NewCommand) -> Started:
         sandbox = await deps.store.get_sandbox(command.sandbox_id)
         if sandbox.state is State.RUNNING:
             deps.following.add(command.id)
-            return await _driven(deps, sandbox, command, wanted)
+            return await _driven(deps, Decided(command, spec_of(sandbox, command, wanted), wanted.stdin))
     return Started(command, deps.tasks.spawn(_watch(deps, command), name=f"watch {command.id}"))
 
 
@@ -220,24 +257,31 @@ async def _watch_adopted(deps: Deps, command: Command) -> Result:
         deps.following.discard(command.id)
 
 
-def _decide(deps: Deps, sandbox: Sandbox, wanted: NewCommand) -> Command:
-    timeout_s = wanted.timeout_s or sandbox.timeout_s
+def decide(deps: Deps, sandbox: Sandbox, wanted: NewCommand) -> Decided:
+    """What is recorded and run for `wanted`. A startup has no deadline.
+
+    Raises:
+        Invalid: The deadline is longer than allowed.
+    """
+    timeout_s = 0 if wanted.kind is CommandKind.STARTUP else wanted.timeout_s or sandbox.timeout_s
     most = deps.config.max_command_timeout_s
     if timeout_s > most:
         raise Invalid(f"'timeout_seconds' is {timeout_s}; this server allows {most} at most.", field="timeout_seconds")
-    return Command(
+    command = Command(
         id=new_command_id(),
         sandbox_id=sandbox.id,
         account_id=sandbox.account_id,
-        command=wanted.shell if wanted.shell is not None else shlex.join(wanted.argv),
+        command=wanted.shown or (wanted.shell if wanted.shell is not None else shlex.join(wanted.argv)),
         status=CommandStatus.RUNNING,
         working_directory=wanted.cwd or WORKSPACE,
         timeout_s=timeout_s,
         started_at=deps.clock.now(),
+        kind=wanted.kind,
     )
+    return Decided(command, spec_of(sandbox, command, wanted), wanted.stdin)
 
 
-def _spec(sandbox: Sandbox, command: Command, wanted: NewCommand) -> ExecSpec:
+def spec_of(sandbox: Sandbox, command: Command, wanted: NewCommand) -> ExecSpec:
     return ExecSpec(
         id=command.id,
         argv=wanted.argv,
@@ -247,16 +291,15 @@ def _spec(sandbox: Sandbox, command: Command, wanted: NewCommand) -> ExecSpec:
         env={**sandboxes.BASE_ENV, **sandbox.env, **wanted.env},
         user=wanted.user,
         stdin=wanted.stdin is not None,
-        timeout_s=command.timeout_s,
+        timeout_s=command.timeout_s or None,
     )
 
 
-async def _drive(
-    deps: Deps, command: Command, spec: ExecSpec, stdin: bytes | None, started: asyncio.Future[Command]
-) -> Result:
+async def _drive(deps: Deps, decided: Decided, started: asyncio.Future[Command]) -> Result:
     """Start a recorded command, tell `started`, and watch it to its end."""
+    command, stdin = decided.command, decided.stdin
     try:
-        refused = await _exec(deps, command, spec)
+        refused = await _exec(deps, command, decided.spec)
         if refused is not None:
             started.set_result(refused)
             return Result(refused, Captured())
@@ -312,7 +355,7 @@ async def follow(deps: Deps, command: Command, offset: int = 0) -> AsyncIterator
     Raises:
         Unavailable: The node stayed away, or does not know the command any more.
     """
-    patience = command.started_at + timedelta(seconds=command.timeout_s + _PATIENCE_S)
+    patience = _patience(command)
     while True:
         try:
             async with closing(deps.provider.output(command.sandbox_id, command.id, offset)) as events:
@@ -342,6 +385,13 @@ async def follow(deps: Deps, command: Command, offset: int = 0) -> AsyncIterator
         if now > patience:
             raise Unavailable(f"The node has not answered for command '{command.id}'. Look it up again later.")
         await deps.clock.sleep_until(now + timedelta(seconds=_RETRY_S))
+
+
+def _patience(command: Command) -> datetime:
+    """Until when a follower waits for a node that is away."""
+    if not command.timeout_s:
+        return datetime.max.replace(tzinfo=UTC)  # it may run for ever
+    return command.started_at + timedelta(seconds=command.timeout_s + _PATIENCE_S)
 
 
 async def _watch(deps: Deps, command: Command) -> Result:

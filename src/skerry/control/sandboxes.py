@@ -47,6 +47,7 @@ class NewSandbox:
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     metadata: Mapping[str, object] = field(default_factory=dict[str, object])
     model: Mapping[str, object] | None = None
+    startup_command: str | None = None
 
 
 async def create(deps: Deps, account_id: AccountId, wanted: NewSandbox, once: Once | None = None) -> Sandbox:
@@ -222,6 +223,7 @@ async def finish_destroy(deps: Deps, sandbox: Sandbox) -> None:
     except TimeoutError as error:
         raise DeadlineExceeded(f"Destroying '{sandbox.id}' takes long. It goes on; look again later.") from error
     await endings.settle_commands(deps, sandbox.id, None)
+    await deps.store.delete_shells(sandbox.id)
     try:
         await deps.store.transition(sandbox, Event.GONE)
     except Conflict:
@@ -252,7 +254,7 @@ def spec_of(sandbox: Sandbox) -> SandboxSpec:
 async def _make(deps: Deps, sandbox: Sandbox) -> Sandbox:
     try:
         placement = await _place(deps, sandbox)
-        return await _created(deps, sandbox, placement)
+        sandbox = await _created(deps, sandbox, placement)
     except Conflict:
         raise
     except SkerryError as error:
@@ -261,6 +263,10 @@ async def _make(deps: Deps, sandbox: Sandbox) -> Sandbox:
         raise
     finally:
         deps.creating.discard(sandbox.id)
+    from skerry.control import startup  # which stands on this module
+
+    startup.run_due_soon(deps, sandbox)
+    return sandbox
 
 
 async def _place(deps: Deps, sandbox: Sandbox) -> Placement:
@@ -326,6 +332,7 @@ async def _decide(deps: Deps, account_id: AccountId, wanted: NewSandbox) -> Sand
         env=dict(wanted.env),
         metadata=dict(wanted.metadata),
         model=None if wanted.model is None else dict(wanted.model),
+        startup_command=wanted.startup_command or None,
     )
 
 

@@ -17,6 +17,13 @@ class CommandStatus(StrEnum):
     TIMEOUT = "timeout"
 
 
+class CommandKind(StrEnum):
+    """What a command is run for. A sandbox is `active` while one of kind `command` runs: a startup is no activity."""
+
+    COMMAND = "command"
+    STARTUP = "startup"
+
+
 class CommandCause(StrEnum):
     """Why a command is `failed`."""
 
@@ -100,7 +107,8 @@ class Command:
     command: str  # as given; argv joined for display
     status: CommandStatus
     working_directory: str
-    timeout_s: int
+    timeout_s: int  # 0: no deadline
     started_at: datetime
     completed_at: datetime | None = None
     exit: Exit | None = None
+    kind: CommandKind = CommandKind.COMMAND

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from skerry.model.account import Account, ApiKey
-from skerry.model.command import Command, CommandCause, CommandStatus, Exit
+from skerry.model.command import Command, CommandCause, CommandKind, CommandStatus, Exit
 from skerry.model.ids import AccountId, CommandId, KeyId, ProjectId, SandboxId
 from skerry.model.lifecycle import Cause, State
 from skerry.model.sandbox import Limits, NetworkMode, Sandbox
@@ -83,6 +83,7 @@ def sandbox_row(sandbox: Sandbox, box: Box) -> dict[str, Any]:
         "template_digest": sandbox.template_digest,
         "cause": None if sandbox.cause is None else sandbox.cause.value,
         "detail": sandbox.detail,
+        "startup_command": sandbox.startup_command,
     }
 
 
@@ -91,7 +92,7 @@ def sandbox_of(row: Columns, box: Box) -> Sandbox:
     (_, id_, account, project, state, generation, name, template, limits, timeout_s, network, created, updated) = row[
         :13
     ]
-    (env, metadata, capabilities, model, runtime, digest, cause, detail) = row[13:21]
+    (env, metadata, capabilities, model, runtime, digest, cause, detail, startup) = row[13:22]
     return Sandbox(
         id=SandboxId(id_),
         account_id=AccountId(account),
@@ -113,6 +114,7 @@ def sandbox_of(row: Columns, box: Box) -> Sandbox:
         template_digest=digest,
         cause=None if cause is None else Cause(cause),
         detail=detail,
+        startup_command=startup,
     )
 
 
@@ -131,6 +133,7 @@ COMMAND_COLUMNS = (
     "working_directory",
     "timeout_s",
     "started_at_us",
+    "kind",
 )
 
 
@@ -144,6 +147,7 @@ def command_row(command: Command) -> dict[str, Any]:
         "working_directory": command.working_directory,
         "timeout_s": command.timeout_s,
         "started_at_us": to_us(command.started_at),
+        "kind": command.kind.value,
     }
 
 
@@ -187,6 +191,7 @@ def command_of(row: Columns) -> Command:
         started_at=from_us(started),
         completed_at=None if completed is None else from_us(completed),
         exit=None if completed is None else _exit_of(row),
+        kind=CommandKind(row[17]),
     )
 
 

@@ -14,7 +14,7 @@ from skerry.model.process import ListeningPort, Process
 from skerry.seams import ByteStream
 from skerry.testing import fake_archive
 from skerry.testing.fake_files import FakeFiles, Watcher, normal
-from skerry.testing.fake_shell import FakeCommand, FakeShell
+from skerry.testing.fake_shell import FakeCommand, FakeShell, FixedScript
 from skerry.testing.fake_stream import FakeStream, stream_pair
 
 _CHUNK_BYTES = 65_536
@@ -48,15 +48,15 @@ class FakeGuest:
     """A sandbox's inside: files in `files.nodes`, a few commands (see `fake_shell`), ports that tests serve.
 
     `die(cause)` makes it a dead sandbox: each call, and each attach that runs, raises SandboxGone. `close()` ends
-    what still runs.
+    what still runs. `fixed`: see `FakeShell`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, fixed: Mapping[str, FixedScript] | None = None) -> None:
         self.files = FakeFiles()
         self.hostname = "fake"
         self.env: dict[str, str] = {"PATH": "/usr/bin:/bin"}
         self.cwd = "/workspace"
-        self._shell = FakeShell(self.files)
+        self._shell = FakeShell(self.files, fixed)
         self._commands: dict[CommandId, FakeCommand] = {}
         self._ports: dict[int, Callable[[ByteStream], Awaitable[None]]] = {}
         self._servers: set[asyncio.Task[None]] = set()

@@ -13,6 +13,7 @@ from skerry.model.sandbox import Observed, Placement, SandboxSpec
 from skerry.model.template import BuildProgress, TemplateState, TemplateStatus
 from skerry.testing.fake_guest import FakeGuest
 from skerry.testing.fake_shell import FakeCommand
+from skerry.testing.fixed_scripts import FIXED
 
 READY = ("python", "node", "blank")
 
@@ -94,7 +95,7 @@ class FakeProvider:
         if present is not None and present.spec.generation > spec.generation:
             raise Conflict(f"Generation {spec.generation} of '{spec.id}' is over.")
         if present is None:
-            guest = FakeGuest()
+            guest = FakeGuest(FIXED)
             await guest.configure(hostname=spec.hostname, env=spec.env)
             self.sandboxes[spec.id] = FakeSandbox(spec, guest)
         return Placement("fake", template.digest or "")

@@ -45,6 +45,7 @@ class RunCommand(Request):
 class CommandView(Answer):
     """`completed` with any exit code; `failed` = could not be run or was killed (`signal`, `reason`); `timeout`.
 
+    `timeout_seconds` is 0 where there is no deadline (startup commands).
     `stdout` and `stderr` are text, bytes that are not UTF-8 replaced; then the exact bytes stand in `…_base64` too.
     Each is cut at 1 MiB (`…_truncated`): `GET /v1/commands/{id}/output` has all that is kept. `lost_bytes` counts
     output beyond the server's cap, which is not kept.
@@ -71,6 +72,19 @@ class CommandView(Answer):
     duration_ms: int | None = None
     started_at: datetime
     completed_at: datetime | None = None
+
+
+class RunCode(Request):
+    """POST /v1/sandboxes/{id}/code. `language`: python, node, ruby, bash, sh. `code` meets no shell that would read it.
+
+    Its standard input is empty. The answer is a `CommandView` whose `command` is the code.
+    """
+
+    language: str = Field("python", min_length=1, max_length=50)
+    code: str = Field(min_length=1, max_length=16_777_216)
+    timeout_seconds: int | None = Field(None, ge=1)
+    env: Env | None = None
+    working_directory: str | None = Field(None, min_length=1, max_length=4096, pattern=r"^/[^\x00]*$")
 
 
 class SignalCommand(Request):

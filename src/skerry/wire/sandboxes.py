@@ -26,8 +26,9 @@ class CreateSandbox(Request):
     env: Env | None = Field(None, repr=False)
     metadata: dict[str, Any] | None = None
     model: dict[str, Any] | None = None
+    # Run when the sandbox has come up; empty: none.
+    startup_command: str | None = Field(None, max_length=98_304, pattern=r"^[^\x00]*$")
     # Known to the published client, not yet supported: a value other than None or empty is refused by name.
-    startup_command: str | None = None
     restore_from: str | None = None
     snapshot_id: str | None = None
     capabilities: list[str] | None = None
