@@ -18,7 +18,7 @@ _READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0
 _STRANGE = {stat.S_IFSOCK: "a socket", stat.S_IFIFO: "a FIFO", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 Exclude = Iterable[str] | Callable[[str], bool]
-"""Patterns such as `*.pyc` or `build/out`, of a name or a whole path below the directory; or a function of that path."""
+"""Patterns such as `*.pyc` or `build/out`, of a name or a path below the directory; or a function of that path."""
 
 
 class Packer:
