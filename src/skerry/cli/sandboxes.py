@@ -60,7 +60,7 @@ def create(
 def list_sandboxes(output: OutputOption = Format.TEXT) -> None:
     """List your sandboxes, newest first."""
     with client() as server:
-        boxes = server.list()
+        boxes = server.list().all()
     if output is Format.JSON:
         data_json([as_json(box) for box in boxes])
         return
