@@ -1,11 +1,18 @@
 """The measurements, one function each: given a running server, they return rows. Order and choice are `__main__`'s."""
 
+import base64
+import io
+import os
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
+
+import httpx2
 
 from bench import floors
 from bench.rows import Row, row
@@ -81,6 +88,64 @@ def transfer(server: BenchServer) -> Iterator[Row]:
     yield row("100 MB file down", server.runtime, down, "MB/s", floor=plain, at_least=limit)
 
 
+def many_files(server: BenchServer) -> Iterator[Row]:
+    """500 files of 4 KB in one call: as a tar stream, and as JSON, which the server makes a tar stream of."""
+    contents = {f"d{number % 10}/{number}": os.urandom(4096) for number in range(500)}
+    tree = _tar(contents)
+    files = [{"path": path, "content_base64": base64.b64encode(data).decode()} for path, data in contents.items()]
+    with server.client() as client, client.create(TEMPLATE) as sandbox, _speaking(server, sandbox) as http:
+        as_tar = [_ms(lambda: _put(http, "files/tar", 500, content=tree)) for _ in range(15)]
+        as_json = [_ms(lambda: _put(http, "files/batch", 500, json={"files": files})) for _ in range(15)]
+    yield row("500 × 4 KB in one call (tar)", server.runtime, as_tar, "ms", at_most=150)
+    yield row("500 × 4 KB in one call (JSON)", server.runtime, as_json, "ms", at_most=150)
+
+
+def _tar(contents: dict[str, bytes]) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for path, data in contents.items():
+            info = tarfile.TarInfo(path)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return stream.getvalue()
+
+
+def _speaking(server: BenchServer, sandbox: Sandbox) -> httpx2.Client:
+    url = (server.config.run_dir / "api.url").read_text().strip()
+    key = (server.config.home / "key").read_text().strip()
+    return httpx2.Client(base_url=f"{url}/v1/sandboxes/{sandbox.id}/", headers={"X-API-Key": key}, timeout=60)
+
+
+def _put(http: httpx2.Client, route: str, count: int, **body: Any) -> None:
+    answer = http.put(route, **body)
+    assert answer.status_code == 200 and answer.json()["count"] == count, answer.text
+
+
+def terminal(server: BenchServer) -> Iterator[Row]:
+    """One byte typed into a terminal through its WebSocket until its echo is shown, beside a PTY of this host."""
+    import httpx2
+    from websockets.sync.client import connect
+
+    with server.client() as client, client.create(TEMPLATE) as sandbox:
+        headers = {"Authorization": f"Bearer {server.key}"}
+        path = f"/v1/sandboxes/{sandbox.id}/terminals"
+        answer = httpx2.post(f"{server.url}{path}", json={"argv": ["cat"]}, headers=headers)
+        address = f"{server.url.replace('http', 'ws', 1)}{path}/{answer.json()['id']}/ws"
+        with connect(address, additional_headers=headers, compression=None) as socket:
+            socket.recv()
+
+            def type_one() -> None:
+                socket.send(b"x")
+                socket.recv()
+
+            for _ in range(20):
+                type_one()
+            ours = [_ms(type_one) for _ in range(500)]
+    with floors.pty_of_cat() as type_here:
+        bare = [_ms(type_here) for _ in range(500)]
+    yield row("terminal, keystroke echo", server.runtime, ours, "ms", floor=bare, at_most=5.0)
+
+
 def memory(server: BenchServer) -> Iterator[Row]:
     """Proportional set sizes: of sbxd, and what API and node grow by for each idle sandbox."""
     count = 20
@@ -142,5 +207,7 @@ MEASURES: dict[str, Callable[[BenchServer], Iterator[Row]]] = {
     "command": command,
     "get_rate": get_rate,
     "transfer": transfer,
+    "many_files": many_files,
+    "terminal": terminal,
     "memory": memory,
 }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "archive.h"
+#include "files.h"
 #include "tar.h"
 
 enum { LINK_BUCKETS = 4096, MAX_LINKS = 65536, MAX_LINK_NAMES = 16 << 20, LOOK_EVERY = 1024 };
@@ -158,7 +159,7 @@ static bool put_symlink(int directory, const char *name, const struct stat *st) 
 
 static bool enter(int directory, const char *name, size_t end) {
     struct stat st;
-    int fd = p.depth == ARCHIVE_DEPTH ? -1 : openat(directory, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int fd = p.depth == ARCHIVE_DEPTH ? -1 : directory_open(directory, name);
     const char *why = p.depth == ARCHIVE_DEPTH ? "it is too deep" : fd < 0 ? strerror(errno) : NULL;
     if (fd >= 0 && (fstat(fd, &st) != 0 || st.st_dev != p.device)) why = "it is another file system";
     if (fd >= 0 && !why && end + 2 > sizeof p.entry.name) why = "its name is too long";

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "archive.h"
+#include "files.h"
 #include "loop.h"
 #include "tar.h"
 
@@ -103,14 +104,14 @@ static const char *clean_name(const char *name, char to[PATH_MAX]) {
 }
 
 static int child_directory(int at, const char *name, bool make) {
-    int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int fd = directory_open(at, name);
     if (fd >= 0 || errno != ENOENT || !make) return fd;
     if (++u.made > u.order->max_entries) {
         u.fatal = errno = E2BIG;
         return -1;
     }
     if (mkdirat(at, name, 0755) != 0 && errno != EEXIST) return -1;
-    return openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    return directory_open(at, name);
 }
 
 static void forget_parent(void) {
@@ -149,11 +150,6 @@ static const char *open_parent(char clean[PATH_MAX], bool make) {
     return slash + 1;
 }
 
-static void temporary_name(char name[40]) {
-    static unsigned serial;
-    snprintf(name, 40, ".sbxd-%08x-%u-%u", (unsigned)now_ns(), (unsigned)getpid(), serial++);
-}
-
 static struct timespec mtime_of(const struct tar_entry *e) { return (struct timespec){e->mtime_s, e->mtime_ns}; }
 
 /* What was made under a hidden name takes its place. 0 or an errno. */
@@ -173,15 +169,16 @@ static int write_content(int fd) {
 }
 
 static const char *make_file(const char *name) {
-    char temporary[40];
+    char temporary[TEMPORARY_NAME];
     struct timespec times[2] = {{.tv_nsec = UTIME_NOW}, mtime_of(&u.entry)};
     temporary_name(temporary);
     int64_t size = u.left;
-    int fd = openat(u.parent, temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    /* No umask is in the way here, and a set-group-id directory adds no bit that a file would keep. */
+    int fd = openat(u.parent, temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, u.entry.mode & 01777);
     if (fd < 0) return reason_of(errno);
     int error = write_content(fd);
     bool whole = !error && !u.left;
-    if (whole && (fchmod(fd, u.entry.mode & 01777) != 0 || futimens(fd, times) != 0)) error = errno;
+    if (whole && futimens(fd, times) != 0) error = errno;
     close(fd);
     if (!whole || error) unlinkat(u.parent, temporary, 0);
     else error = publish(temporary, name, false);
@@ -191,7 +188,7 @@ static const char *make_file(const char *name) {
 }
 
 static const char *make_symlink(const char *name) {
-    char temporary[40];
+    char temporary[TEMPORARY_NAME];
     struct timespec times[2] = {{.tv_nsec = UTIME_NOW}, mtime_of(&u.entry)};
     if (!*u.entry.link) return "it leads nowhere";
     temporary_name(temporary);
@@ -203,7 +200,7 @@ static const char *make_symlink(const char *name) {
 
 static const char *make_hard_link(void) {
     static char from[PATH_MAX], copy[PATH_MAX];
-    char temporary[40];
+    char temporary[TEMPORARY_NAME];
     struct stat st;
     const char *wrong = clean_name(u.entry.link, from), *name, *first;
     if (wrong || !*from) return "the file it is another name of is not in the archive's directory";

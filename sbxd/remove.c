@@ -31,7 +31,7 @@ struct removal {
 
 static int descend(struct removal *r, const char *name) {
     struct stat st;
-    int fd = openat(dirfd(r->levels[r->depth - 1].dir), name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int fd = directory_open(dirfd(r->levels[r->depth - 1].dir), name);
     DIR *dir = fd < 0 ? NULL : fdopendir(fd);
     if (!dir || fstat(fd, &st) != 0) {
         int error = errno;

@@ -1,5 +1,6 @@
-/* Mutates golden frames and feeds them to the frame and JSON readers, under ASAN and UBSAN.
- * What is checked beside memory: a JSON value that was read is written and read again to the same text. */
+/* Mutates golden frames and feeds them to the frame and JSON readers, and tar headers to theirs, under ASAN and UBSAN.
+ * What is checked beside memory: a JSON value that was read is written and read again to the same text, and a tar
+ * entry to the same entry. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,7 @@
 #include "../frame.h"
 #include "../json.h"
 #include "../proof.h"
+#include "../tar.h"
 
 enum { MOST = FRAME_HEADER + MAX_PAYLOAD, SEEDS = 256 };
 
@@ -79,6 +81,70 @@ static void try_frame(const uint8_t *bytes, size_t n) {
     if (n > FRAME_HEADER) try_json(bytes + FRAME_HEADER, n - FRAME_HEADER);
 }
 
+/* Reads as unpacking does: extended headers, then the plain one. */
+static bool read_entry(const uint8_t *bytes, size_t n, struct tar_entry *e) {
+    static struct tar_entry header;
+    memset(e, 0, sizeof *e);
+    for (size_t at = 0; n - at >= TAR_BLOCK;) {
+        uint8_t *exact = malloc(TAR_BLOCK);
+        memcpy(exact, bytes + at, TAR_BLOCK);
+        bool extended = tar_is_extended(exact);
+        enum tar_state found = tar_read(exact, extended ? &header : e);
+        free(exact);
+        at += TAR_BLOCK;
+        if (found != TAR_READY) return false;
+        if (!extended) return true;
+        if (header.size < 0 || (uint64_t)header.size > n - at) return false;
+        char *text = malloc((size_t)header.size + 1);
+        memcpy(text, bytes + at, (size_t)header.size);
+        char *tight = realloc(text, header.size ? (size_t)header.size : 1);
+        bool good = header.type != TAR_PAX || tar_read_pax(tight, (size_t)header.size, e);
+        if (header.type == TAR_LONG_NAME || header.type == TAR_LONG_LINK)
+            tar_read_long(tight, (size_t)header.size, e, header.type == TAR_LONG_LINK);
+        free(tight);
+        at += (size_t)(header.size + tar_padding(header.size));
+        if (!good || at > n) return false;
+    }
+    return false;
+}
+
+/* A header with the right sum over a mutated block, or the sum as it comes. */
+static void try_tar(uint8_t *bytes, size_t n) {
+    static struct tar_entry first, second;
+    struct buf out = {0};
+    for (size_t at = 0; draw() % 8 && at + TAR_BLOCK <= n; at += TAR_BLOCK) {
+        unsigned sum = 8 * ' ';
+        for (size_t i = 0; i < TAR_BLOCK; i++) sum += i >= 148 && i < 156 ? 0 : bytes[at + i];
+        snprintf((char *)bytes + at + 148, 8, "%06o", sum);
+    }
+    if (!read_entry(bytes, n, &first) || first.unusable || first.sparse) return;
+    tar_write(&out, &first, NULL);
+    if (!read_entry(buf_at(&out), buf_len(&out), &second)) abort();
+    if (strcmp(first.name, second.name) || strcmp(first.link, second.link) || first.size != second.size ||
+        first.mode != second.mode || first.mtime_s != second.mtime_s || first.mtime_ns != second.mtime_ns) abort();
+    buf_free(&out);
+}
+
+/* A tar header, or three, of made-up entries. */
+static size_t make_tar(uint8_t *to) {
+    static struct tar_entry e;
+    struct buf out = {0};
+    memset(&e, 0, sizeof e);
+    e.type = "0123456S7V"[draw() % 10];
+    for (size_t i = 0, n = draw() % 4 ? draw() % 120 : draw() % 4095; i < n; i++) e.name[i] = (char)(draw() % 255 + 1);
+    for (size_t i = 0, n = draw() % 4 ? 0 : draw() % 300; i < n; i++) e.link[i] = (char)(draw() % 255 + 1);
+    e.size = (int64_t)(draw() >> (1 + draw() % 63));
+    e.mtime_s = (int64_t)draw() >> draw() % 63;
+    e.mtime_ns = draw() % 2 ? (uint32_t)(draw() % 1000000000) : 0;
+    e.mode = (uint32_t)draw() & 07777;
+    tar_write(&out, &e, NULL);
+    size_t n = buf_len(&out);
+    memcpy(to, buf_at(&out), n);
+    buf_free(&out);
+    for (uint64_t rounds = draw() % 4; rounds; rounds--) to[draw() % n] = (uint8_t)draw();
+    return n;
+}
+
 static size_t mutate(uint8_t *to) {
     static const char *const bits[] = {"{", "}", "[", "]", "\"", ",", ":", "\\u", "\\udc80", "\\ud83c\\udfdd", "null",
                                        "-", "1e9", "9223372036854775807", "\\\"", "\xff", "\xf0\x9f", "[[[[[[[[[[[[[[[["};
@@ -135,7 +201,10 @@ int main(int argc, char **argv) {
     fflush(stdout);
     uint64_t tried = 0;
     for (time_t stop = time(NULL) + seconds; time(NULL) < stop;)
-        for (int i = 0; i < 1000; i++, tried++) try_frame(bytes, mutate(bytes));
+        for (int i = 0; i < 1000; i++, tried += 2) {
+            try_frame(bytes, mutate(bytes));
+            try_tar(bytes, make_tar(bytes));
+        }
     for (size_t i = 0; i < SEEDS; i++) buf_free(&seeds[i]);
     printf("%llu inputs, nothing found\n", (unsigned long long)tried);
     return 0;

@@ -14,13 +14,16 @@ from skerry.model.bundle import Bundle
 from skerry.model.capability import Capabilities, Health, Probe
 from skerry.model.command import Command, CommandEvent, CommandStatus, ExecSpec, Exit, TerminalSize
 from skerry.model.files import Archived, ArchiveLimits, FileChange, FileInfo
-from skerry.model.ids import AccountId, CommandId, KeyId, SandboxId
+from skerry.model.ids import AccountId, CommandId, KeyId, SandboxId, ShellId
 from skerry.model.lifecycle import Cause, Event, State
 from skerry.model.metrics import Metrics, Population, Usage
 from skerry.model.process import ListeningPort, Process
 from skerry.model.request import Once
 from skerry.model.sandbox import Change, Filter, Observed, Placement, Promised, Sandbox, SandboxSpec
+from skerry.model.shell import ShellSession, ShellState
+from skerry.model.startup import StartupRun
 from skerry.model.template import BuildProgress, TemplateState
+from skerry.model.ticket import Ticket
 
 
 class Clock(Protocol):
@@ -399,7 +402,7 @@ class Store(Protocol):
         ...
 
     async def running_commands(self, account_id: AccountId) -> Mapping[SandboxId, int]:
-        """How many commands run in each of the account's sandboxes, those with none left out."""
+        """How many commands that are no terminals run in each of the account's sandboxes; those with none left out."""
         ...
 
     async def transition(
@@ -435,13 +438,68 @@ class Store(Protocol):
         ...
 
     async def list_commands(
-        self, *, sandbox_id: SandboxId | None = None, running: bool | None = None, limit: int | None = None
+        self,
+        *,
+        sandbox_id: SandboxId | None = None,
+        running: bool | None = None,
+        terminals: bool | None = None,
+        limit: int | None = None,
     ) -> Sequence[Command]:
-        """Newest first."""
+        """Newest first. `terminals`: only those, or only what is none."""
+        ...
+
+    async def resize_terminal(self, command_id: CommandId, size: TerminalSize) -> None:
+        """Note a terminal's size. No such terminal: nothing happens."""
         ...
 
     async def busy_sandboxes(self, sandbox_ids: Sequence[SandboxId]) -> set[SandboxId]:
-        """Those of `sandbox_ids` with a running command (shown as `active`)."""
+        """Those of `sandbox_ids` with a running command (shown as `active`). A startup or a terminal is none."""
+        ...
+
+    async def set_startup_command(self, sandbox: Sandbox, command: str | None) -> Sandbox:
+        """Replace the startup command. A sandbox that had none is not started up for the generation it has now."""
+        ...
+
+    async def get_startup(self, sandbox_id: SandboxId) -> StartupRun | None: ...
+
+    async def begin_startup(self, command: Command, generation: int, *, replaces: StartupRun | None) -> bool:
+        """Record a startup's command and that it is the latest run. False: `replaces` is not the latest any more."""
+        ...
+
+    async def due_startups(self) -> Sequence[Sandbox]:
+        """Running sandboxes with a startup command whose generation was not started up yet."""
+        ...
+
+    async def add_shell(self, session: ShellSession) -> None: ...
+
+    async def get_shell(self, shell_id: ShellId) -> ShellSession:
+        """Raises NotFound. Knows no account."""
+        ...
+
+    async def list_shells(self, sandbox_id: SandboxId) -> Sequence[ShellSession]:
+        """Oldest first."""
+        ...
+
+    async def claim_shell(self, shell_id: ShellId, command_id: CommandId, token: str, at: datetime) -> bool:
+        """Give the session to a command. False: another one has it, or there is no such session any more."""
+        ...
+
+    async def release_shell(self, shell_id: ShellId, command_id: CommandId, state: ShellState | None) -> None:
+        """Take the session back, with what the command left (None: as it was). Not this command's: does nothing."""
+        ...
+
+    async def delete_shell(self, shell_id: ShellId) -> None:
+        """Unknown: success."""
+        ...
+
+    async def delete_shells(self, sandbox_id: SandboxId) -> None:
+        """All sessions of a sandbox."""
+        ...
+
+    async def add_ticket(self, ticket: Ticket) -> None: ...
+
+    async def take_ticket(self, secret_hash: bytes) -> Ticket | None:
+        """The ticket with this hash, once: it is gone from then on. Expired or not, the caller looks at that."""
         ...
 
     async def ping(self) -> None:

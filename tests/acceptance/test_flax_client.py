@@ -3,10 +3,11 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import flaxcloud
 import pytest
-from acceptance.servers import Server
+from acceptance.servers import Server, eventually
 
 
 @pytest.fixture
@@ -64,10 +65,64 @@ def test_f1_the_published_client_meets_404_for_what_is_not_there(flax: flaxcloud
         flax.get_sandbox("sbx_" + "0" * 20)
 
 
+def test_the_published_clients_helpers_for_files_work(flax: flaxcloud.FlaxClient, tmp_path: Path) -> None:
+    with flax.create_sandbox("python", network_mode="none") as box:
+        box.mkdir("/workspace/a/b")
+        box.upload("/workspace/a/one.py", "1 + 1")
+        (tmp_path / "local").write_bytes(b"\0local")
+        box.upload_file(str(tmp_path / "local"), "/workspace/a/b/two")
+        box.move("/workspace/a/one.py", "/workspace/a/b/three.py")
+        assert (box.exists("/workspace/a/one.py"), box.exists("/workspace/a/b/three.py")) == (False, True)
+        assert sorted(box.find()) == ["/workspace/a/b/three.py", "/workspace/a/b/two"]
+        assert box.find("/workspace", name="*.py") == ["/workspace/a/b/three.py"]
+        assert box.read_text("/workspace/a/b/three.py") == "1 + 1"
+        box.download_file("/workspace/a/b/two", str(tmp_path / "back"))
+        assert (tmp_path / "back").read_bytes() == b"\0local"
+
+
+def test_the_published_clients_command_line_works(server: Server, flax: flaxcloud.FlaxClient, tmp_path: Path) -> None:
+    def cli(*words: str, stdin: str = "", code: int = 0) -> str:
+        program = [sys.executable, "-m", "flaxcloud.cli", *words]
+        env = {**server.environ, "HOME": str(tmp_path), "GIT_TOKEN": "t0ken"}
+        done = subprocess.run(program, input=stdin, capture_output=True, text=True, env=env, check=False, timeout=60)
+        assert done.returncode == code, (words, done.stdout, done.stderr)
+        return done.stdout
+
+    box = cli("sandbox", "create", "--template", "python", "--network", "none", "--startup", "echo up").strip()
+    try:
+        session = cli("session", "create", box).strip()
+        assert cli("session", "exec", session, "cd /tmp; export A=1; exit 3", code=3) == ""
+        assert cli("session", "exec", session, "pwd; echo $A") == "/tmp\n1\n"
+        assert session in cli("session", "ls", box)
+        cli("session", "rm", session)
+        assert cli("session", "ls", box) == "No sessions.\n"
+        eventually("it was started up", lambda: "status=stopped" in cli("startup", box))
+        assert "set" in cli("startup", box, "--set", "echo again")
+        assert "launched" in cli("startup", box, "--run")
+        eventually("it ran again", lambda: "again" in flax.get_sandbox(box).startup().logs)
+        flax.get_sandbox(box).run("git init -q --bare /srv/a.git && git clone -q /srv/a.git /workspace/w")
+        cli("git", "clone", box, "/srv/a.git", "/workspace/b")
+        assert cli("git", "status", box, "/workspace/b").startswith("## No commits yet")
+        cli("git", "pull", box, "--path", "/workspace/b", code=1)
+        cli("git", "clone", box, "http://127.0.0.1:1/a", "/workspace/c", "--token-env", "GIT_TOKEN", code=128)
+        cli("git", "clone", box, "http://127.0.0.1:1/a", "/workspace/c", "--token-stdin", stdin="t0ken\n", code=128)
+        assert cli("run", box, "echo run") == "run\n"
+    finally:
+        cli("sandbox", "rm", box)
+
+
 async def test_the_published_asynchronous_client_works(server: Server) -> None:
     async with flaxcloud.AsyncFlaxClient(server.key, base_url=server.url) as client:
         box = await client.create_sandbox("python")
         try:
             assert (await box.run("echo async")).stdout == "async\n"
+            assert (await box.code_run("print(6 * 7)")).stdout == "42\n"
+            async with await box.create_session() as session:
+                await session.run("cd /tmp && export A=1")
+                result = await session.run("pwd; echo $A")
+                assert (result.stdout, result.cwd) == ("/tmp\n1\n", "/tmp")
+            await box.set_startup("echo up")
+            assert (await box.run_startup()).configured
+            assert (await box.git.clone("/nowhere")).exit_code == 128
         finally:
             await box.destroy()

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 import pytest
 from flaxcloud import FlaxClient
@@ -134,7 +135,7 @@ def test_f4_an_unknown_template_is_a_bad_request_that_lists_the_known_ones(flax:
     assert flax.list_sandboxes() == []
 
 
-@pytest.mark.parametrize("option", [{"startup_command": "x"}, {"restore_from": "sbx_1"}, {"capabilities": ["browser"]}])
+@pytest.mark.parametrize("option", [{"restore_from": "sbx_1"}, {"capabilities": ["browser"]}])
 def test_x4_what_is_not_supported_yet_is_refused_by_name(flax: FlaxClient, option: dict[str, object]) -> None:
     with pytest.raises(FlaxBadRequestError, match=next(iter(option))):
         flax.create_sandbox(**option)
@@ -196,5 +197,99 @@ async def test_the_async_client_works_too(server: Server) -> None:
         assert [chunk async for chunk in stream] == ["streamed\n"]
         await sandbox.upload("a.txt", "text")
         assert await sandbox.read_text("a.txt") == "text"
+        session = await sandbox.create_session()
+        await session.run("export A=1")
+        assert (await session.run("echo $A")).stdout == "1\n"
+        assert [each.id for each in await sandbox.sessions()] == [session.id]
+        assert (await sandbox.set_startup("echo up")).command == "echo up"
+        await sandbox.run_startup()
+        assert (await sandbox.git.clone("https://host/a", token="t")).command == "git clone https://host/a"
         await sandbox.destroy()
         assert [s.id for s in await client.list_sandboxes()] == []
+
+
+def test_sessions_keep_directory_and_variables(flax: FlaxClient) -> None:
+    sandbox = flax.create_sandbox(env={"BASE": "b"})
+    sandbox.upload("dir/file", "here\n")
+    with sandbox.create_session() as session:
+        assert session.id.startswith("ses_")
+        assert (session.sandbox_id, session.cwd) == (sandbox.id, "/workspace")
+        assert session.run("cd dir; export A=1; unset BASE; exit 3").exit_code == 3
+        result = session.run("pwd; cat file; echo $A,$BASE")
+        assert (result.session_id, result.cwd, result.stdout) == (
+            session.id,
+            "/workspace/dir",
+            "/workspace/dir\nhere\n1,\n",
+        )
+        assert [(each.id, each.cwd) for each in sandbox.sessions()] == [(session.id, "/workspace/dir")]
+    assert sandbox.sessions() == []
+    with pytest.raises(FlaxNotFoundError):
+        session.run("true")
+
+
+def test_a_session_goes_on_after_a_deadline(flax: FlaxClient) -> None:
+    session = flax.create_sandbox().create_session()
+    session.run("export A=1")
+    late = session.run("export A=2; echo begun; sleep 60", timeout=1)
+    assert (late.exit_code, late.stdout, late.ok) == (124, "begun\n", False)
+    assert session.run("echo $A").stdout == "1\n"
+
+
+def test_a_sandboxes_sessions_end_with_it(flax: FlaxClient) -> None:
+    sandbox = flax.create_sandbox()
+    session = sandbox.create_session()
+    sandbox.destroy()
+    with pytest.raises(FlaxNotFoundError):
+        session.run("true")
+    assert sandbox.sessions() == []
+
+
+def test_f14_a_startup_command_runs_and_is_no_activity(flax: FlaxClient) -> None:
+    sandbox = flax.create_sandbox(startup_command="echo up; sleep 60")
+    assert sandbox.startup_command == "echo up; sleep 60"
+    _eventually(lambda: sandbox.startup().logs == "up\n")
+    startup = sandbox.startup()
+    assert (startup.configured, startup.source, startup.status) == (True, "command", "running")
+    assert sandbox.refresh().status == "ready"
+    assert sandbox.set_startup("exit 3").status == "running"
+    sandbox.run_startup()
+    _eventually(lambda: sandbox.startup().status == "failed")
+
+
+def test_f16_f17_a_startup_file_counts_where_no_command_is_set(flax: FlaxClient) -> None:
+    sandbox = flax.create_sandbox()
+    empty = sandbox.startup()
+    assert (empty.configured, empty.command, empty.source, empty.status, empty.ran_at, empty.logs) == (
+        *(False, None, None, None, None, ""),
+    )
+    sandbox.upload("flax.startup", "# comment\n\necho file\necho two\n")
+    assert (sandbox.startup().source, sandbox.startup().effective_command) == ("file", "echo file")
+    assert (sandbox.set_startup("echo set").source, sandbox.refresh().startup_command) == ("command", "echo set")
+    assert (sandbox.set_startup("").source, sandbox.refresh().startup_command) == ("file", None)
+    sandbox.run_startup()
+    _eventually(lambda: sandbox.startup().logs == "file\n")
+
+
+def test_git_takes_a_token_that_is_not_in_the_record(server: Server, flax: FlaxClient) -> None:
+    sandbox = flax.create_sandbox()
+    cloned = sandbox.git.clone("https://host/a.git", "to", branch="main", depth=1, token="s3cret")
+    assert cloned.stdout.startswith("auth url https://host: git clone ")
+    assert cloned.stdout.endswith("--branch main --depth 1 -- https://host/a.git /workspace/to\n3 lines\n")
+    assert cloned.command == "git clone --branch main --depth 1 https://host/a.git /workspace/to"
+    assert (cloned.timeout_seconds, cloned.working_directory) == (300, "/workspace")
+    pulled = sandbox.git.pull(token="s3cret", username="me", timeout=9)
+    assert (pulled.command, pulled.timeout_seconds) == ("git pull", 9)
+    pushed = sandbox.git.push(branch="b", set_upstream=True, token="s3cret")
+    assert pushed.command == "git push --set-upstream origin b"
+    assert sandbox.git.push(set_upstream=True).command == "git push --set-upstream origin HEAD"
+    assert "s3cret" not in str(server.call(server.deps.store.list_commands()))
+    specs = [command.spec for command in server.provider.sandboxes[sandbox.id].guest._commands.values()]  # pyright: ignore
+    assert len(specs) == 4
+    assert "s3cret" not in str([(spec.argv, dict(spec.env), spec.shell) for spec in specs])
+
+
+def _eventually(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -3,10 +3,12 @@
 import fcntl
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,11 +16,13 @@ import pytest
 from test_cli import skerry
 
 from skerry import instance
+from skerry.cli.connection import _SERVER_MODULES  # pyright: ignore[reportPrivateUsage]
 from skerry.cli.demo import run_demo
 from skerry.cli.launch import changes, shown
 from skerry.config import Config, inherited, load, locate
 from skerry.model.errors import Invalid, Refused, Unavailable
 
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 HOLDER = """
@@ -253,6 +257,12 @@ def test_a_client_alone_says_which_extra_the_server_needs(tmp_path: Path, comman
     assert "skerry[server]" in done.stderr
 
 
+def test_the_modules_that_a_server_needs_are_those_of_the_extra() -> None:
+    extras = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]
+    names = {re.split(r"[\[=]", pin)[0] for pin in extras["server"]}
+    assert set(_SERVER_MODULES) == names
+
+
 # -- interrupts --------------------------------------------------------------------------------------------------------
 
 
@@ -271,9 +281,7 @@ def test_an_interrupt_while_the_program_loads_ends_it_quietly(number: int, code:
 
 
 def test_the_program_begins_where_an_interrupt_is_safe() -> None:
-    import tomllib
-
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads(PROJECT.read_text())["project"]
     assert project["scripts"]["skerry"] == "skerry.entry:main"
     script = "import sys, skerry.entry; sys.exit(str([n for n in sys.modules if n.startswith('skerry.cli')]))"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stderr.strip() == "[]"

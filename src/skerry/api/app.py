@@ -8,7 +8,22 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 import skerry
-from skerry.api import commands, errors, files, keys, metrics, processes, sandboxes, system, templates, trees
+from skerry.api import (
+    commands,
+    errors,
+    files,
+    git,
+    keys,
+    metrics,
+    processes,
+    sandboxes,
+    shells,
+    startup,
+    system,
+    templates,
+    terminals,
+    trees,
+)
 from skerry.api.access import Access
 from skerry.api.gate import Gate
 from skerry.api.openapi import describe
@@ -40,7 +55,8 @@ def create_app(deps: Deps) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.deps = deps
-    for module in (sandboxes, commands, files, trees, processes, metrics, templates, keys, system):
+    sandbox_parts = (sandboxes, commands, terminals, shells, startup, git, files, trees, processes, metrics)
+    for module in (*sandbox_parts, templates, keys, system):
         app.include_router(module.router)
     app.add_exception_handler(SkerryError, errors.on_skerry_error)
     app.add_exception_handler(RequestValidationError, errors.on_invalid_request)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from fastapi import Depends, Header
 from pydantic import BaseModel
-from starlette.requests import Request
+from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
 from skerry import logs
@@ -28,10 +28,10 @@ class Call:
     path: str
 
 
-async def _call(request: Request) -> Call:
+async def _call(request: HTTPConnection) -> Call:
     if request.scope["query_string"]:
         _refuse_unknown(request)
-    if request.method == "POST" and _KEY in request.headers:
+    if request.scope.get("method") == "POST" and _KEY in request.headers:
         _refuse_unused_key(request)
     _bind(request.path_params)
     return Call(request.app.state.deps, request.scope[ACCOUNT], request.scope["path"])
@@ -69,7 +69,7 @@ def _bind(params: Mapping[str, str]) -> None:
             logs.bind(**{name: params[name]})
 
 
-def _refuse_unused_key(request: Request) -> None:
+def _refuse_unused_key(request: HTTPConnection) -> None:
     """Who sends a key relies on it."""
     if all(field.alias.lower() != _KEY for field in request.scope["route"].dependant.header_params):
         raise Invalid(
@@ -79,7 +79,7 @@ def _refuse_unused_key(request: Request) -> None:
         )
 
 
-def _refuse_unknown(request: Request) -> None:
+def _refuse_unknown(request: HTTPConnection) -> None:
     """A misspelled parameter must not be ignored: it may have been a limit."""
     known: set[str] = {field.alias for field in request.scope["route"].dependant.query_params}
     for name in request.query_params:

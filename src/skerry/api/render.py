@@ -5,15 +5,18 @@ from datetime import UTC, datetime, timedelta
 
 from skerry.config import Config
 from skerry.control.outputs import Captured
+from skerry.control.shells import ShellResult
+from skerry.control.startup import Startup
 from skerry.control.usage import Usage
 from skerry.model.account import Account
 from skerry.model.capability import Capabilities
-from skerry.model.command import Command, CommandCause
+from skerry.model.command import Command, CommandCause, CommandStatus, Exit
 from skerry.model.env import REDACTED
 from skerry.model.files import Archived, FileInfo
 from skerry.model.lifecycle import State
 from skerry.model.process import ListeningPort, Process
 from skerry.model.sandbox import Sandbox
+from skerry.model.shell import ShellSession
 from skerry.model.template import TemplateState
 from skerry.wire.commands import CommandView
 from skerry.wire.files import FileEntry
@@ -28,6 +31,9 @@ from skerry.wire.sandboxes import (
     TemplateView,
     UsageView,
 )
+from skerry.wire.shells import SessionResult, SessionView
+from skerry.wire.startup import StartupView
+from skerry.wire.terminals import TerminalView
 from skerry.wire.trees import SkippedEntry, Unpacked
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -68,6 +74,7 @@ def sandbox_view(sandbox: Sandbox, *, busy: bool, secrets: bool = True) -> Sandb
         capabilities=list(sandbox.capabilities),
         model=None if sandbox.model is None else dict(sandbox.model),
         metadata=dict(sandbox.metadata),
+        startup_command=sandbox.startup_command,
         created_at=sandbox.created_at,
         updated_at=sandbox.updated_at,
     )
@@ -79,9 +86,6 @@ def command_view(command: Command, captured: Captured | None = None) -> CommandV
     stdout, exact_stdout = text_of(captured.stdout)
     stderr, exact_stderr = text_of(captured.stderr)
     exit = command.exit
-    reason = exit.cause if exit is not None else None
-    if exit is not None and reason is None and exit.signal is not None and not exit.timed_out:
-        reason = CommandCause.SIGNAL
     return CommandView(
         id=command.id,
         sandbox_id=command.sandbox_id,
@@ -97,7 +101,7 @@ def command_view(command: Command, captured: Captured | None = None) -> CommandV
         lost_bytes=captured.lost_bytes,
         exit_code=exit.code if exit is not None else None,
         signal=exit.signal if exit is not None else None,
-        reason=reason,
+        reason=reason_of(exit),
         message=(exit.detail or None) if exit is not None else None,
         working_directory=command.working_directory,
         timeout_seconds=command.timeout_s,
@@ -105,6 +109,82 @@ def command_view(command: Command, captured: Captured | None = None) -> CommandV
         started_at=command.started_at,
         completed_at=command.completed_at,
     )
+
+
+def session_view(session: ShellSession) -> SessionView:
+    return SessionView(
+        id=session.id,
+        sandbox_id=session.sandbox_id,
+        cwd=_shown(session.state.cwd),
+        command_id=session.command_id,
+        created_at=session.created_at,
+        last_used_at=session.used_at,
+    )
+
+
+def session_result(ended: ShellResult, command: CommandView) -> SessionResult:
+    """The command's view, with an exit code in every case."""
+    told = command.model_dump(exclude={"id", "exit_code"})
+    return SessionResult(
+        session_id=ended.session.id,
+        command_id=command.id,
+        cwd=_shown(ended.session.state.cwd),
+        saved=ended.saved,
+        exit_code=_exit_code(command),
+        **told,
+    )
+
+
+def _exit_code(command: CommandView) -> int:
+    """As a shell would tell it; the published client wants a number."""
+    if command.exit_code is not None:
+        return command.exit_code
+    if command.status is CommandStatus.TIMEOUT:
+        return 124
+    return 126 if command.signal is None else 128 + command.signal
+
+
+def startup_view(startup: Startup) -> StartupView:
+    exit = None if startup.run is None else startup.run.exit
+    return StartupView(
+        configured=startup.effective is not None,
+        command=startup.command,
+        effective_command=startup.effective,
+        source=startup.source,
+        status=startup.status,
+        ran_at=startup.ran_at,
+        logs=startup.logs.decode("utf-8", "replace"),
+        command_id=None if startup.run is None else startup.run.id,
+        exit_code=None if exit is None else exit.code,
+    )
+
+
+def terminal_view(terminal: Command) -> TerminalView:
+    exit, size = terminal.exit, terminal.terminal
+    assert size is not None
+    return TerminalView(
+        id=terminal.id,
+        sandbox_id=terminal.sandbox_id,
+        name=terminal.name,
+        command=terminal.command,
+        status=terminal.status,
+        cols=size.cols,
+        rows=size.rows,
+        working_directory=terminal.working_directory,
+        exit_code=exit.code if exit is not None else None,
+        signal=exit.signal if exit is not None else None,
+        reason=reason_of(exit),
+        message=(exit.detail or None) if exit is not None else None,
+        started_at=terminal.started_at,
+        completed_at=terminal.completed_at,
+    )
+
+
+def reason_of(exit: Exit | None) -> CommandCause | None:
+    """Why a command failed; None for one that runs, or ended as programs do."""
+    if exit is not None and exit.cause is None and exit.signal is not None and not exit.timed_out:
+        return CommandCause.SIGNAL
+    return exit.cause if exit is not None else None
 
 
 def text_of(data: bytes) -> tuple[str, str | None]:
@@ -195,6 +275,9 @@ def capabilities_view(capabilities: Capabilities) -> CapabilitiesView:
         network_modes=list(capabilities.network_modes),
         keeps_memory=capabilities.keeps_memory,
         disk_limit=capabilities.disk_limit,
+        memory_mb=capabilities.memory_mb,
+        cpu_millis=capabilities.cpu_millis,
+        disk_mb=capabilities.disk_mb,
         probes=[ProbeView(name=p.name, ok=p.ok, detail=p.detail, remedy=p.remedy) for p in capabilities.probes],
     )
 

@@ -24,7 +24,7 @@ _DOCUMENT_DEPTH = 32  # far below what reading it back can take
 _STATES: Mapping[str, State] = {"ready": State.RUNNING, "active": State.RUNNING} | {
     state.value: state for state in State if state is not State.RUNNING
 }
-_NOT_YET = ("startup_command", "restore_from", "snapshot_id", "capabilities")
+_NOT_YET = ("restore_from", "snapshot_id", "capabilities")
 
 Statuses = Annotated[list[str] | None, Query(description="Only these statuses; left out: all but `destroyed`.")]
 Filters = Annotated[
@@ -114,6 +114,7 @@ def _wanted(body: CreateSandbox) -> sandboxes.NewSandbox:
         env=body.env or {},
         metadata=_document("metadata", body.metadata) or {},
         model=_document("model", body.model),
+        startup_command=body.startup_command,
     )
 
 

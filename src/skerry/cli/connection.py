@@ -17,7 +17,8 @@ def config(**overrides: object) -> "Config":
     return load(overrides)
 
 
-_SERVER_MODULES = ("alembic", "fastapi", "pyroute2", "sqlalchemy", "structlog", "uvicorn")
+# As the extra `server` in pyproject.toml; a dependency has its module's name.
+_SERVER_MODULES = ("alembic", "cryptography", "fastapi", "pyroute2", "sqlalchemy", "structlog", "uvicorn", "uvloop")
 
 
 def require_server() -> None:

@@ -8,13 +8,13 @@ from skerry.config import Config
 from skerry.control.keys import KeyCache
 from skerry.control.tasks import Tasks
 from skerry.control.telemetry import Telemetry
-from skerry.model.ids import AccountId, CommandId, SandboxId
+from skerry.model.ids import AccountId, CommandId, SandboxId, ShellId
 from skerry.seams import Clock, Provider, Store
 
 
 @dataclass(frozen=True, slots=True)
 class Deps:
-    """One per process. `creating` and `following` name what a task of this process is at work on.
+    """One per process. `creating`, `following` and `shells` name what a task of this process is at work on.
 
     `attempts` are the requests under a key of their client's that are being answered: a second one waits for the first.
     They are no truth, only a reason for the reconciler to leave something alone: after a crash they are empty, and what
@@ -31,6 +31,7 @@ class Deps:
     keys: KeyCache = field(default_factory=KeyCache)
     creating: set[SandboxId] = field(default_factory=set[SandboxId])
     following: set[CommandId] = field(default_factory=set[CommandId])
+    shells: set[ShellId] = field(default_factory=set[ShellId])
     attempts: dict[tuple[AccountId, str], tuple[str, asyncio.Task[Any]]] = field(
         default_factory=dict[tuple[AccountId, str], tuple[str, asyncio.Task[Any]]]
     )

@@ -12,10 +12,10 @@ from typing import Any, Generic, TypeVar
 
 import structlog
 
-from skerry.control import commands, endings, repeats, sandboxes
+from skerry.control import commands, endings, repeats, sandboxes, startup
 from skerry.control.deps import Deps
 from skerry.control.streams import closing
-from skerry.model.command import Command, CommandCause, Exit
+from skerry.model.command import Command, CommandCause, CommandKind, Exit
 from skerry.model.errors import SkerryError
 from skerry.model.ids import CommandId, KeyId, SandboxId
 from skerry.model.lifecycle import Cause, State
@@ -44,6 +44,7 @@ class World:
     building: frozenset[str]
     running: Sequence[Command]
     exits: Mapping[CommandId, Exit | None]
+    due: Sequence[Sandbox]  # came up and were not started up
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,8 @@ async def look(deps: Deps) -> World:
     if any(s.state is State.CREATING and s.id not in deps.creating for s in records.values()):
         states = await deps.provider.templates()
         building = frozenset(state.name for state in states if state.status is TemplateStatus.BUILDING)
-    return World(expected, observed, records, building, running, exits)
+    due = await deps.store.due_startups()
+    return World(expected, observed, records, building, running, exits, due)
 
 
 def _half_made(deps: Deps, world: World) -> Iterable[Sandbox]:
@@ -166,8 +168,18 @@ async def _settle(deps: Deps, world: World, command: Command) -> None:
     if sandbox.state is not State.RUNNING:
         await endings.end_command(deps, command, endings.lost_with_sandbox(deps, command, sandbox.cause))
     elif deps.sole or (deps.clock.now() - command.started_at).total_seconds() > _UNSTARTED_AFTER_S:
+        if command.kind is CommandKind.STARTUP and await startup.resume_recorded(deps, sandbox, command):
+            return
         detail = "The server was interrupted before the command reached its sandbox. Run it again."
         await endings.end_command(deps, command, endings.unknown_exit(CommandCause.NOT_STARTED, detail))
+
+
+def _not_started_up(_deps: Deps, world: World) -> Iterable[Sandbox]:
+    return [sandbox for sandbox in world.due if sandbox.id in world.observed]
+
+
+async def _start_up(deps: Deps, _world: World, sandbox: Sandbox) -> None:
+    await startup.run_due(deps, sandbox)
 
 
 def _old_requests(deps: Deps, _world: World) -> Iterable[datetime]:
@@ -194,6 +206,7 @@ RULES: tuple[Rule[Any], ...] = (
     Rule("sandboxes that no record wants are destroyed", _unwanted, _destroy_unwanted),
     Rule("begun destroys are finished", _half_destroyed, _finish_destroy),
     Rule("commands that nobody watches are settled or watched", _unwatched, _settle),
+    Rule("sandboxes that came up are started up", _not_started_up, _start_up),
     Rule("requests that are a day old are forgotten", _old_requests, _forget_requests, routine=True),
     Rule("keys that were used say when", _used_keys, _write_used_keys, routine=True),
 )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 
-from skerry.control import endings, repeats, templates
+from skerry.control import endings, repeats, sizes, templates
 from skerry.control.deps import Deps
 from skerry.model.env import REDACTED
 from skerry.model.errors import Conflict, DeadlineExceeded, Invalid, NotFound, Refused, SkerryError, Unavailable
@@ -47,6 +47,7 @@ class NewSandbox:
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     metadata: Mapping[str, object] = field(default_factory=dict[str, object])
     model: Mapping[str, object] | None = None
+    startup_command: str | None = None
 
 
 async def create(deps: Deps, account_id: AccountId, wanted: NewSandbox, once: Once | None = None) -> Sandbox:
@@ -188,7 +189,8 @@ async def set_env(deps: Deps, account_id: AccountId, sandbox_id: str, env: Mappi
 
 
 def check_env(env: Mapping[str, str]) -> None:
-    """Raises Invalid where somebody sends back what a list showed: it would take the place of the real value."""
+    """Raises Invalid where it is too large, or is what a list showed: that would take the place of the real value."""
+    sizes.check_env(env)
     for name, value in env.items():
         if value == REDACTED:
             raise Invalid(
@@ -222,6 +224,7 @@ async def finish_destroy(deps: Deps, sandbox: Sandbox) -> None:
     except TimeoutError as error:
         raise DeadlineExceeded(f"Destroying '{sandbox.id}' takes long. It goes on; look again later.") from error
     await endings.settle_commands(deps, sandbox.id, None)
+    await deps.store.delete_shells(sandbox.id)
     try:
         await deps.store.transition(sandbox, Event.GONE)
     except Conflict:
@@ -253,7 +256,7 @@ async def _make(deps: Deps, sandbox: Sandbox) -> Sandbox:
     try:
         async with deps.telemetry.create():
             placement = await _place(deps, sandbox)
-            return await _created(deps, sandbox, placement)
+            sandbox = await _created(deps, sandbox, placement)
     except Conflict:
         raise
     except SkerryError as error:
@@ -262,6 +265,10 @@ async def _make(deps: Deps, sandbox: Sandbox) -> Sandbox:
         raise
     finally:
         deps.creating.discard(sandbox.id)
+    from skerry.control import startup  # which stands on this module
+
+    startup.run_due_soon(deps, sandbox)
+    return sandbox
 
 
 async def _place(deps: Deps, sandbox: Sandbox) -> Placement:
@@ -302,6 +309,9 @@ async def _decide(deps: Deps, account_id: AccountId, wanted: NewSandbox) -> Sand
     _at_most("memory_mb", wanted.memory_mb, config.max_memory_mb)
     _at_most("disk_mb", wanted.disk_mb, config.pool_mb)
     _at_most("timeout_seconds", wanted.timeout_s, config.max_command_timeout_s)
+    if wanted.startup_command:
+        sizes.check_startup(wanted.startup_command, wanted.env)
+    await _check_host(deps, wanted)
     await templates.check(deps, template)
     account = await deps.store.get_account(account_id)
     now = deps.clock.now()
@@ -327,7 +337,21 @@ async def _decide(deps: Deps, account_id: AccountId, wanted: NewSandbox) -> Sand
         env=dict(wanted.env),
         metadata=dict(wanted.metadata),
         model=None if wanted.model is None else dict(wanted.model),
+        startup_command=wanted.startup_command or None,
     )
+
+
+async def _check_host(deps: Deps, wanted: NewSandbox) -> None:
+    """Refuse limits that the machine cannot hold: they would be none."""
+    names = ("memory_mb", "cpu_millis", "disk_mb")
+    asked = {name: value for name in names if (value := getattr(wanted, name)) is not None}
+    if not asked:
+        return
+    host = await deps.provider.capabilities()
+    for name, value in asked.items():
+        has = getattr(host, name)
+        if has and value > has:
+            raise Invalid(f"'{name}' is {value}; the machine has {has}. GET /v1/capabilities tells.", field=name)
 
 
 def _at_most(name: str, value: int | None, most: int) -> None:

@@ -14,6 +14,7 @@ from skerry.seams import ArchiveReader, Guest
 MAX_ENTRIES = 500_000  # of one archive, both ways
 MAX_BATCH = 10_000  # files in one JSON body
 _PIECE = 262_144
+_MOST_PLAIN = 8**11  # what eleven octal digits cannot say
 _END = bytes(1024)
 
 
@@ -60,16 +61,29 @@ async def write_batch(deps: Deps, guest: Guest, path: str, files: Sequence[NewFi
 
 async def _archive(files: Sequence[NewFile], mtime_s: int) -> AsyncIterator[bytes]:
     held = bytearray()
-    for file in files:
-        info = tarfile.TarInfo(file.path)
-        info.size, info.mode, info.mtime = len(file.content), file.mode, mtime_s
-        held += info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+    # By directory: whoever unpacks stays in one as long as it can. Of equal paths the last still counts.
+    for file in sorted(files, key=lambda file: file.path.rpartition("/")[0]):
+        held += _header(file, mtime_s)
         held += file.content
         held += bytes(-len(file.content) % tarfile.BLOCKSIZE)
         if len(held) >= _PIECE:
             yield bytes(held)
             held.clear()
     yield bytes(held) + _END
+
+
+def _header(file: NewFile, mtime_s: int) -> bytes:
+    name = file.path.encode("utf-8", "surrogateescape")
+    if len(name) > tarfile.LENGTH_NAME or len(file.content) >= _MOST_PLAIN:
+        info = tarfile.TarInfo(file.path)
+        info.size, info.mode, info.mtime = len(file.content), file.mode, mtime_s
+        return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+    # As TarInfo would make it, at a tenth of the time.
+    numbers = b"%07o\0%07o\0%07o\0%011o\0%011o\0" % (file.mode, 0, 0, len(file.content), mtime_s)
+    begin = name.ljust(100, b"\0") + numbers
+    end = b"0".ljust(101, b"\0") + b"ustar\x0000"
+    checksum = sum(begin) + 8 * 0x20 + sum(end)
+    return (begin + b"%06o\0 " % checksum + end).ljust(tarfile.BLOCKSIZE, b"\0")
 
 
 def watch(guest: Guest, path: str, *, recursive: bool) -> AbstractAsyncContextManager[AsyncIterator[FileChange]]:

@@ -12,6 +12,7 @@ ProjectId = NewType("ProjectId", str)
 KeyId = NewType("KeyId", str)
 SandboxId = NewType("SandboxId", str)
 CommandId = NewType("CommandId", str)
+ShellId = NewType("ShellId", str)
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base32: nothing to mistake when read aloud
 _BODY_LENGTH = 20  # 100 bits
@@ -46,3 +47,7 @@ def new_sandbox_id() -> SandboxId:
 
 def new_command_id() -> CommandId:
     return CommandId(_new("cmd"))
+
+
+def new_shell_id() -> ShellId:
+    return ShellId(_new("ses"))

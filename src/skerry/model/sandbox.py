@@ -83,6 +83,7 @@ class Sandbox:
     template_digest: str | None = None
     cause: Cause | None = None
     detail: str = ""
+    startup_command: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,7 @@ def _mounts(bundle: Bundle) -> list[dict[str, object]]:
     shared_memory = f"size={bundle.limits.memory_mb // 2}m"
     return [
         _mount("/proc", "proc", "proc", "nosuid", "noexec", "nodev"),
-        _mount("/dev", "tmpfs", "tmpfs", "nosuid", "strictatime", "mode=755", "size=64k"),
+        _mount("/dev", "tmpfs", "tmpfs", "nosuid", "strictatime", "mode=755", "size=1m"),
         _mount(
             "/dev/pts", "devpts", "devpts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"
         ),

@@ -13,7 +13,7 @@ from skerry.model.sandbox import Filter, Promised
 from skerry.store.tables import commands, sandbox_labels, sandboxes
 
 # Literals, not parameters: only then are the partial indexes used.
-_RUNS = text("commands.status = 'running'")
+_RUNS = text("commands.status = 'running' AND commands.kind = 'command'")
 _THERE = text("sandboxes.state <> 'destroyed'")
 
 

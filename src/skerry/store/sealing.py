@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Table, bindparam, delete, insert, select, upd
 from skerry.model.env import Env
 from skerry.model.errors import Unavailable
 from skerry.store.box import Box, make_keys, read_keys
-from skerry.store.tables import requests, sandboxes, sealing_keys
+from skerry.store.tables import requests, sandboxes, sealing_keys, shells
 
 NOTHING = "{}"  # an environment without variables: no secret, and most sandboxes have none
 
@@ -29,8 +29,9 @@ class Sealed:
 
 SANDBOX_ENV = Sealed(sandboxes, "env", ("id",))
 FINGERPRINT = Sealed(requests, "fingerprint", ("account_id", "key"))
+SHELL_STATE = Sealed(shells, "state", ("id",))
 # Another secret in the database is one more line here, and is then sealed anew with each new key.
-SEALED = (SANDBOX_ENV, FINGERPRINT)
+SEALED = (SANDBOX_ENV, FINGERPRINT, SHELL_STATE)
 
 
 def seal_env(box: Box, env: Mapping[str, str], column: Sealed, *row: str) -> str:

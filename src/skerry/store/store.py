@@ -8,27 +8,38 @@ from typing import Any
 from sqlalchemy import Connection, Executable, Text, bindparam, delete, func, insert, select, text, update
 
 from skerry.model.account import Account, ApiKey
-from skerry.model.command import Command, CommandStatus, Exit
+from skerry.model.command import Command, CommandStatus, Exit, TerminalSize
 from skerry.model.errors import Conflict, NotFound
-from skerry.model.ids import AccountId, CommandId, KeyId, SandboxId
+from skerry.model.ids import AccountId, CommandId, KeyId, SandboxId, ShellId
 from skerry.model.lifecycle import Cause, Event, State, advance
 from skerry.model.metrics import Population
 from skerry.model.request import Once
 from skerry.model.sandbox import Change, Filter, Placement, Promised, Sandbox, labels_of
+from skerry.model.shell import ShellSession, ShellState
+from skerry.model.startup import StartupRun
+from skerry.model.ticket import Ticket
 from skerry.seams import Clock
-from skerry.store import changes, lists, once, rows
+from skerry.store import changes, lists, once, rows, shells, startups, tickets
 from skerry.store.box import Box
 from skerry.store.prepared import Prepared
 from skerry.store.sealing import NOTHING
 from skerry.store.sqlite import Sqlite
-from skerry.store.tables import accounts, api_keys, commands, projects, sandbox_events, sandboxes
+from skerry.store.tables import (
+    accounts,
+    api_keys,
+    commands,
+    projects,
+    sandbox_events,
+    sandboxes,
+)
 
 _SANDBOX = Prepared(select(sandboxes).where(sandboxes.c.id == bindparam("id_")))
 _COMMAND = Prepared(select(commands).where(commands.c.id == bindparam("id_")))
 _KEY = select(api_keys).where(api_keys.c.secret_hash == bindparam("hash_"))
 # A literal, not a parameter: only then is the partial index of the running ones used.
 _RUNS = text("status = 'running'")
-_BUSY = Prepared(select(commands.c.seq).where(_RUNS, commands.c.sandbox_id == bindparam("id_")).limit(1))
+_ACTIVE = text("status = 'running' AND kind = 'command'")
+_BUSY = Prepared(select(commands.c.seq).where(_ACTIVE, commands.c.sandbox_id == bindparam("id_")).limit(1))
 _TOUCH = (
     update(api_keys)
     .where(api_keys.c.id == bindparam("id_"))
@@ -245,9 +256,16 @@ class SqlStore:
         return await self._database.write(work)
 
     async def list_commands(
-        self, *, sandbox_id: SandboxId | None = None, running: bool | None = None, limit: int | None = None
+        self,
+        *,
+        sandbox_id: SandboxId | None = None,
+        running: bool | None = None,
+        terminals: bool | None = None,
+        limit: int | None = None,
     ) -> Sequence[Command]:
         query = select(commands).order_by(commands.c.seq.desc()).limit(limit)
+        if terminals is not None:
+            query = query.where(commands.c.cols.is_not(None) if terminals else commands.c.cols.is_(None))
         if sandbox_id is not None:
             query = query.where(commands.c.sandbox_id == sandbox_id)
         if running is not None:
@@ -259,8 +277,68 @@ class SqlStore:
             one = {"id_": sandbox_ids[0]}
             busy = self._database.glance(lambda connection: _BUSY.run(connection, one))
             return set() if busy is None else {sandbox_ids[0]}
-        query = select(commands.c.sandbox_id).where(_RUNS, commands.c.sandbox_id.in_(sandbox_ids)).distinct()
+        query = select(commands.c.sandbox_id).where(_ACTIVE, commands.c.sandbox_id.in_(sandbox_ids)).distinct()
         return {SandboxId(row[0]) for row in await self._list(query)}
+
+    async def set_startup_command(self, sandbox: Sandbox, command: str | None) -> Sandbox:
+        at = rows.to_us(self._clock.now())
+
+        def work(connection: Connection) -> Sandbox:
+            startups.set_command(connection, sandbox, command, at)
+            return _sandbox(connection, self._box, sandbox.id)
+
+        return await self._database.write(work)
+
+    async def get_startup(self, sandbox_id: SandboxId) -> StartupRun | None:
+        return self._database.glance(partial(startups.get, sandbox_id=sandbox_id))
+
+    async def begin_startup(self, command: Command, generation: int, *, replaces: StartupRun | None) -> bool:
+        row = rows.command_row(command)
+
+        def work(connection: Connection) -> bool:
+            if not startups.begin(connection, command, generation, replaces):
+                return False
+            _ADD_COMMAND.run(connection, row)
+            return True
+
+        return await self._database.write(work)
+
+    async def due_startups(self) -> Sequence[Sandbox]:
+        return [rows.sandbox_of(row, self._box) for row in await self._list(startups.DUE)]
+
+    async def add_shell(self, session: ShellSession) -> None:
+        await self._database.write(partial(shells.add, box=self._box, session=session))
+
+    async def get_shell(self, shell_id: ShellId) -> ShellSession:
+        return self._database.glance(partial(shells.get, box=self._box, shell_id=shell_id))
+
+    async def list_shells(self, sandbox_id: SandboxId) -> Sequence[ShellSession]:
+        return await self._database.read(partial(shells.of_sandbox, box=self._box, sandbox_id=sandbox_id))
+
+    async def claim_shell(self, shell_id: ShellId, command_id: CommandId, token: str, at: datetime) -> bool:
+        claim = {"id_": shell_id, "command": command_id, "new_token": token, "at": rows.to_us(at)}
+        return await self._database.write(partial(shells.claim, claim=claim))
+
+    async def release_shell(self, shell_id: ShellId, command_id: CommandId, state: ShellState | None) -> None:
+        sealed = None if state is None else shells.seal_state(self._box, shell_id, state)
+        await self._database.write(partial(shells.release, shell_id=shell_id, command_id=command_id, sealed=sealed))
+
+    async def delete_shell(self, shell_id: ShellId) -> None:
+        await self._database.write(partial(shells.remove, shell_id=shell_id))
+
+    async def delete_shells(self, sandbox_id: SandboxId) -> None:
+        await self._database.write(partial(shells.remove_of, sandbox_id=sandbox_id))
+
+    async def resize_terminal(self, command_id: CommandId, size: TerminalSize) -> None:
+        chosen = update(commands).where(commands.c.id == command_id, commands.c.cols.is_not(None))
+        change = chosen.values(cols=size.cols, rows=size.rows)
+        await self._database.write(lambda connection: connection.execute(change) and None)
+
+    async def add_ticket(self, ticket: Ticket) -> None:
+        await self._database.write(partial(tickets.add, ticket=ticket, now_us=rows.to_us(self._clock.now())))
+
+    async def take_ticket(self, secret_hash: bytes) -> Ticket | None:
+        return await self._database.write(partial(tickets.take, secret_hash=secret_hash))
 
     async def ping(self) -> None:
         await self._list(select(1))

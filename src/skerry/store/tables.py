@@ -62,6 +62,7 @@ sandboxes = Table(
     Column("template_digest", String),
     Column("cause", String),
     Column("detail", Text, nullable=False),
+    Column("startup_command", Text),
 )
 
 # Metadata that can be searched for: one row an entry whose value is a scalar, as text.
@@ -127,4 +128,42 @@ commands = Table(
     Column("duration_ms", BigInteger),
     Column("cause", String),
     Column("detail", Text),
+    Column("kind", String, nullable=False),
+    Column("takes_input", Integer),
+    Column("cols", Integer),  # a terminal's size; null: it is none
+    Column("rows", Integer),
+    Column("name", String),
+)
+
+# One row a sandbox that was started up, or had nothing to run when it could have been.
+startups = Table(
+    "startups",
+    metadata,
+    Column("sandbox_id", String, primary_key=True),
+    Column("generation", Integer, nullable=False),
+    Column("command_id", String),
+    Column("ran_at_us", BigInteger),
+)
+
+shells = Table(
+    "shells",
+    metadata,
+    Column("seq", Integer, primary_key=True),
+    Column("id", String, nullable=False),
+    Column("sandbox_id", String, nullable=False),
+    Column("account_id", String, nullable=False),
+    Column("created_at_us", BigInteger, nullable=False),
+    Column("used_at_us", BigInteger, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("command_id", String),
+    Column("token", String),
+)
+
+tickets = Table(
+    "tickets",
+    metadata,
+    Column("secret_hash", LargeBinary, primary_key=True),
+    Column("account_id", String, nullable=False),
+    Column("command_id", String, nullable=False),
+    Column("expires_at_us", BigInteger, nullable=False),
 )

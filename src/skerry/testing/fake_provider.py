@@ -15,6 +15,7 @@ from skerry.model.sandbox import Observed, Placement, SandboxSpec
 from skerry.model.template import BuildProgress, TemplateState, TemplateStatus
 from skerry.testing.fake_guest import FakeGuest
 from skerry.testing.fake_shell import FakeCommand
+from skerry.testing.fixed_scripts import FIXED
 
 READY = ("python", "node", "blank")
 
@@ -46,6 +47,7 @@ class FakeProvider:
         self.build_error: Refused | None = None
         self.gate = asyncio.Event()
         self.gate.set()
+        self.host = (32_768, 8000, 65_536)  # memory_mb, cpu_millis, disk_mb
         self.created = 0
         self.destroyed = 0
         self.built: list[str] = []
@@ -82,7 +84,7 @@ class FakeProvider:
 
     async def capabilities(self) -> Capabilities:
         self._check()
-        return Capabilities("fake", "fake", "1", False, ("bridge", "none"), False, "none")
+        return Capabilities("fake", "fake", "1", False, ("bridge", "none"), False, "none", *self.host)
 
     async def create(self, spec: SandboxSpec) -> Placement:
         self._check()
@@ -98,7 +100,7 @@ class FakeProvider:
         if present is not None and present.spec.generation > spec.generation:
             raise Conflict(f"Generation {spec.generation} of '{spec.id}' is over.")
         if present is None:
-            guest = FakeGuest()
+            guest = FakeGuest(FIXED)
             await guest.configure(hostname=spec.hostname, env=spec.env)
             self.sandboxes[spec.id] = FakeSandbox(spec, guest)
         return Placement("fake", template.digest or "")

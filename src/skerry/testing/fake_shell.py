@@ -1,18 +1,19 @@
 """Commands of a `FakeGuest`: a handful of programs and just enough of a shell, interpreted in memory.
 
-Knows `true false echo printf cat sleep pwd env read stty exit`, `sh -c`, `;`, `&&`, `> file`, `>&2` and `$NAME`.
+Knows `true false echo printf cat sleep pwd env read stty exit cd export unset`, `sh` with and without `-c`, `;`, `&&`,
+`> file`, `>&2` and `$NAME`; and the fixed scripts that it is given (see `fixed_scripts`).
 """
 
 import asyncio
 import posixpath
 import re
 import shlex
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from skerry.model.command import ExecSpec, Exit, Output
 from skerry.model.errors import GuestError
-from skerry.testing.fake_files import FakeFiles
+from skerry.testing.fake_files import FakeFiles, normal
 
 _STDOUT, _STDERR = 1, 2
 _HARMLESS = frozenset({17, 18, 23, 28})  # SIGCHLD, SIGCONT, SIGURG, SIGWINCH: their default is to do nothing
@@ -67,10 +68,15 @@ class FakeCommand:
 
 
 class FakeShell:
-    """Runs commands on a fake's files."""
+    """Runs commands on a fake's files.
 
-    def __init__(self, files: FakeFiles) -> None:
-        self._files = files
+    `fixed` are scripts for `sh -c` that are known by their text, and what stands for each: it is handed the arguments
+    behind the script's name.
+    """
+
+    def __init__(self, files: FakeFiles, fixed: "Mapping[str, FixedScript] | None" = None) -> None:
+        self.files = files
+        self._fixed = fixed or {}
         self._programs: dict[str, Callable[[FakeCommand, Sequence[str], int], Awaitable[int]]] = {
             "true": self._true,
             "false": self._false,
@@ -83,13 +89,16 @@ class FakeShell:
             "read": self._read,
             "stty": self._stty,
             "exit": self._exit,
+            "cd": self._cd,
+            "export": self._export,
+            "unset": self._unset,
             "sh": self._sh,
         }
 
     def check(self, command: FakeCommand) -> None:
         """Raises GuestError when it cannot be started."""
         if command.spec.argv and posixpath.basename(command.spec.argv[0]) not in self._programs:
-            raise GuestError("not_found", f"{command.spec.argv[0]}: not found")
+            raise GuestError("not_found", f"{command.spec.argv[0]}: not found", errno=2)
 
     async def run(self, command: FakeCommand) -> None:
         """Run it to its end and record that."""
@@ -110,12 +119,12 @@ class FakeShell:
     async def _main(self, command: FakeCommand) -> int:
         try:
             if command.spec.shell is not None:
-                return await self._script(command, command.spec.shell)
+                return await self.script(command, command.spec.shell)
             return await self._program(command, command.spec.argv, _STDOUT)
         except ShellExit as end:
             return end.code
 
-    async def _script(self, command: FakeCommand, script: str) -> int:
+    async def script(self, command: FakeCommand, script: str) -> int:
         lexer = shlex.shlex(script.replace("\n", ";"), posix=True, punctuation_chars=";&>")
         lexer.whitespace_split = True
         code, words = 0, list[str]()
@@ -146,7 +155,7 @@ class FakeShell:
         written = b"".join(item.data for item in command.output[before:])
         del command.output[before:]
         command.offset -= len(written)
-        self._files.put(posixpath.join(command.cwd, target), written)
+        self.files.put(posixpath.join(command.cwd, target), written)
         return code
 
     async def _program(self, command: FakeCommand, argv: Sequence[str], channel: int) -> int:
@@ -166,7 +175,31 @@ class FakeShell:
         raise ShellExit(int(args[0]) & 255 if args else 0)
 
     async def _sh(self, command: FakeCommand, args: Sequence[str], channel: int) -> int:
-        return await self._script(command, args[1])
+        if args:
+            fixed = self._fixed.get(args[1])
+            return await (self.script(command, args[1]) if fixed is None else fixed(self, command, args[3:]))
+        code = 0
+        while line := await take_stdin(command, lambda: command.stdin.find(b"\n") + 1):
+            code = await self.script(command, line.decode())
+        return code
+
+    async def _cd(self, command: FakeCommand, args: Sequence[str], channel: int) -> int:
+        target = normal(posixpath.join(command.cwd, args[0]))
+        node = self.files.nodes.get(target)
+        if node is None or node.data is not None:
+            await command.write(_STDERR, f"sh: cd: {args[0]}: No such directory\n".encode())
+            return 1
+        command.cwd = target
+        return 0
+
+    async def _export(self, command: FakeCommand, args: Sequence[str], channel: int) -> int:
+        command.env |= {name: value for name, _, value in (word.partition("=") for word in args)}
+        return 0
+
+    async def _unset(self, command: FakeCommand, args: Sequence[str], channel: int) -> int:
+        for name in args:
+            command.env.pop(name, None)
+        return 0
 
     async def _echo(self, command: FakeCommand, args: Sequence[str], channel: int) -> int:
         await command.write(channel, _bytes(" ".join(args)) + b"\n")
@@ -195,23 +228,26 @@ class FakeShell:
     async def _cat(self, command: FakeCommand, args: Sequence[str], channel: int) -> int:
         if args:
             try:
-                await command.write(channel, self._files.data(posixpath.join(command.cwd, args[0])))
+                await command.write(channel, self.files.data(posixpath.join(command.cwd, args[0])))
             except GuestError as error:
                 await command.write(_STDERR, f"cat: {error.message}\n".encode())
                 return 1
             return 0
-        while data := await _take_stdin(command, lambda: len(command.stdin)):
+        while data := await take_stdin(command, lambda: len(command.stdin)):
             await command.write(channel, data)
         return 0
 
     async def _read(self, command: FakeCommand, args: Sequence[str], channel: int) -> int:
-        line = await _take_stdin(command, lambda: command.stdin.find(b"\n") + 1)
+        line = await take_stdin(command, lambda: command.stdin.find(b"\n") + 1)
         if args:
             command.env[args[0]] = line.decode().rstrip("\n")
         return 0 if line.endswith(b"\n") else 1
 
 
-async def _take_stdin(command: FakeCommand, ready: Callable[[], int]) -> bytes:
+FixedScript = Callable[[FakeShell, FakeCommand, Sequence[str]], Awaitable[int]]
+
+
+async def take_stdin(command: FakeCommand, ready: Callable[[], int]) -> bytes:
     """As many bytes as `ready` says, once it says any; what is left at the end of file."""
     async with command.changed:
         await command.changed.wait_for(lambda: ready() > 0 or command.stdin_ended)

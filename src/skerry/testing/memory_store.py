@@ -7,13 +7,16 @@ from datetime import datetime
 
 from skerry.clock import SystemClock
 from skerry.model.account import Account, ApiKey
-from skerry.model.command import Command, CommandStatus, Exit
+from skerry.model.command import Command, CommandKind, CommandStatus, Exit, TerminalSize
 from skerry.model.errors import Conflict, NotFound
-from skerry.model.ids import AccountId, CommandId, KeyId, SandboxId
+from skerry.model.ids import AccountId, CommandId, KeyId, SandboxId, ShellId
 from skerry.model.lifecycle import Cause, Event, State, advance
 from skerry.model.metrics import Population
 from skerry.model.request import Once, mismatch
 from skerry.model.sandbox import Change, Filter, Placement, Promised, Sandbox, labels_of
+from skerry.model.shell import ShellSession, ShellState
+from skerry.model.startup import StartupRun
+from skerry.model.ticket import Ticket
 from skerry.seams import Clock
 
 
@@ -35,6 +38,9 @@ class MemoryStore:
         self._keys: dict[KeyId, ApiKey] = {}
         self._sandboxes: dict[SandboxId, Sandbox] = {}
         self._commands: dict[CommandId, Command] = {}
+        self._startups: dict[SandboxId, StartupRun] = {}
+        self._shells: dict[ShellId, ShellSession] = {}
+        self._tickets: dict[bytes, Ticket] = {}
         self._requests: dict[tuple[AccountId, str], tuple[Once, str, datetime]] = {}
         self.moves: list[Move] = []
 
@@ -155,7 +161,8 @@ class MemoryStore:
         return found
 
     async def running_commands(self, account_id: AccountId) -> Mapping[SandboxId, int]:
-        own = [c for c in self._commands.values() if c.account_id == account_id and c.status is CommandStatus.RUNNING]
+        active = (account_id, CommandStatus.RUNNING, CommandKind.COMMAND)
+        own = [c for c in self._commands.values() if (c.account_id, c.status, c.kind) == active]
         return Counter(command.sandbox_id for command in own)
 
     async def transition(
@@ -203,19 +210,96 @@ class MemoryStore:
         return command
 
     async def list_commands(
-        self, *, sandbox_id: SandboxId | None = None, running: bool | None = None, limit: int | None = None
+        self,
+        *,
+        sandbox_id: SandboxId | None = None,
+        running: bool | None = None,
+        terminals: bool | None = None,
+        limit: int | None = None,
     ) -> Sequence[Command]:
         found = [
             command
             for command in reversed(self._commands.values())
             if (sandbox_id is None or command.sandbox_id == sandbox_id)
             and (running is None or (command.status is CommandStatus.RUNNING) is running)
+            and (terminals is None or (command.terminal is not None) is terminals)
         ]
         return found[:limit]
 
     async def busy_sandboxes(self, sandbox_ids: Sequence[SandboxId]) -> set[SandboxId]:
-        running = {c.sandbox_id for c in self._commands.values() if c.status is CommandStatus.RUNNING}
-        return running & set(sandbox_ids)
+        active = (CommandStatus.RUNNING, CommandKind.COMMAND)
+        return {c.sandbox_id for c in self._commands.values() if (c.status, c.kind) == active} & set(sandbox_ids)
+
+    async def set_startup_command(self, sandbox: Sandbox, command: str | None) -> Sandbox:
+        now = await self.get_sandbox(sandbox.id)
+        if now.startup_command is None:
+            run = self._startups.get(now.id, StartupRun(now.id, now.generation))
+            self._startups[now.id] = replace(run, generation=max(run.generation, now.generation))
+        self._sandboxes[now.id] = replace(now, startup_command=command, updated_at=self._clock.now())
+        return self._sandboxes[now.id]
+
+    async def get_startup(self, sandbox_id: SandboxId) -> StartupRun | None:
+        return self._startups.get(sandbox_id)
+
+    async def begin_startup(self, command: Command, generation: int, *, replaces: StartupRun | None) -> bool:
+        if self._startups.get(command.sandbox_id) != replaces:
+            return False
+        self._startups[command.sandbox_id] = StartupRun(command.sandbox_id, generation, command.id, command.started_at)
+        self._commands[command.id] = command
+        return True
+
+    async def due_startups(self) -> Sequence[Sandbox]:
+        begun = {run.sandbox_id: run.generation for run in self._startups.values()}
+        return [
+            sandbox
+            for sandbox in self._sandboxes.values()
+            if sandbox.state is State.RUNNING
+            and sandbox.startup_command is not None
+            and begun.get(sandbox.id, 0) < sandbox.generation
+        ]
+
+    async def add_shell(self, session: ShellSession) -> None:
+        self._shells[session.id] = session
+
+    async def get_shell(self, shell_id: ShellId) -> ShellSession:
+        if shell_id not in self._shells:
+            raise NotFound(f"No session '{shell_id}'.")
+        return self._shells[shell_id]
+
+    async def list_shells(self, sandbox_id: SandboxId) -> Sequence[ShellSession]:
+        return [session for session in self._shells.values() if session.sandbox_id == sandbox_id]
+
+    async def claim_shell(self, shell_id: ShellId, command_id: CommandId, token: str, at: datetime) -> bool:
+        session = self._shells.get(shell_id)
+        if session is None or session.command_id is not None:
+            return False
+        self._shells[shell_id] = replace(session, command_id=command_id, token=token, used_at=at)
+        return True
+
+    async def release_shell(self, shell_id: ShellId, command_id: CommandId, state: ShellState | None) -> None:
+        session = self._shells.get(shell_id)
+        if session is not None and session.command_id == command_id:
+            self._shells[shell_id] = replace(session, command_id=None, token=None, state=state or session.state)
+
+    async def delete_shell(self, shell_id: ShellId) -> None:
+        self._shells.pop(shell_id, None)
+
+    async def delete_shells(self, sandbox_id: SandboxId) -> None:
+        for session in await self.list_shells(sandbox_id):
+            del self._shells[session.id]
+
+    async def resize_terminal(self, command_id: CommandId, size: TerminalSize) -> None:
+        command = self._commands.get(command_id)
+        if command is not None and command.terminal is not None:
+            self._commands[command_id] = replace(command, terminal=size)
+
+    async def add_ticket(self, ticket: Ticket) -> None:
+        now = self._clock.now()
+        self._tickets = {key: each for key, each in self._tickets.items() if each.expires_at > now}
+        self._tickets[ticket.secret_hash] = ticket
+
+    async def take_ticket(self, secret_hash: bytes) -> Ticket | None:
+        return self._tickets.pop(secret_hash, None)
 
     async def ping(self) -> None:
         """Always there."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from skerry.model.account import Account, ApiKey, hash_secret, new_secret
-from skerry.model.command import Command, CommandCause, CommandStatus, Exit
+from skerry.model.command import Command, CommandCause, CommandKind, CommandStatus, Exit, TerminalSize
 from skerry.model.errors import Conflict, NotFound
 from skerry.model.ids import (
     AccountId,
@@ -19,10 +19,14 @@ from skerry.model.ids import (
     new_key_id,
     new_project_id,
     new_sandbox_id,
+    new_shell_id,
 )
 from skerry.model.lifecycle import Cause, Event, State
 from skerry.model.request import Once
 from skerry.model.sandbox import Change, Filter, Limits, NetworkMode, Placement, Promised, Sandbox
+from skerry.model.shell import ShellSession, ShellState
+from skerry.model.startup import StartupRun
+from skerry.model.ticket import Ticket
 from skerry.seams import Store
 
 NOW = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
@@ -72,6 +76,11 @@ def command_of(sandbox: Sandbox, command_id: CommandId | None = None) -> Command
         120,
         NOW,
     )
+
+
+def shell_of(sandbox: Sandbox) -> ShellSession:
+    state = ShellState("/tmp/\udcff\n", {"A": "\udcfe\n✓"}, frozenset({"B", "C"}))
+    return ShellSession(new_shell_id(), sandbox.id, sandbox.account_id, NOW, NOW, state)
 
 
 class StoreSuite:
@@ -384,6 +393,118 @@ class StoreSuite:
         end = Exit(0, None, False, 0, 1)
         await store.finish_command(command.id, status=CommandStatus.COMPLETED, exit=end, at=NOW)
         assert await store.busy_sandboxes([busy.id]) == set()
+
+    async def test_a_startup_is_a_command_and_no_activity(self, store: Store) -> None:
+        sandbox = await add_sandbox(store, await add_account(store))
+        command = replace(command_of(sandbox), kind=CommandKind.STARTUP, timeout_s=None)
+        assert await store.get_startup(sandbox.id) is None
+        assert await store.begin_startup(command, 1, replaces=None)
+        run = StartupRun(sandbox.id, 1, command.id, command.started_at)
+        assert await store.get_startup(sandbox.id) == run
+        assert await store.get_command(command.id) == command
+        assert await store.busy_sandboxes([sandbox.id]) == set()
+        assert list(await store.list_commands(running=True)) == [command]
+
+    async def test_of_startups_that_replace_the_same_run_one_is_recorded(self, store: Store) -> None:
+        sandbox = await add_sandbox(store, await add_account(store))
+        first, second, third = (replace(command_of(sandbox), kind=CommandKind.STARTUP) for _ in range(3))
+        assert await store.begin_startup(first, 1, replaces=None)
+        assert not await store.begin_startup(second, 1, replaces=None)
+        assert await store.begin_startup(third, 1, replaces=await store.get_startup(sandbox.id))
+        assert {c.id for c in await store.list_commands()} == {first.id, third.id}
+
+    async def test_due_are_running_sandboxes_that_were_not_started_up(self, store: Store) -> None:
+        account = await add_account(store)
+        sandbox = replace(sandbox_of(account), startup_command="up")
+        plain = await add_sandbox(store, account)
+        await store.add_sandbox(sandbox)
+        assert list(await store.due_startups()) == []
+        due = await store.transition(sandbox, Event.CREATED, placement=PLACEMENT)
+        await store.transition(plain, Event.CREATED, placement=PLACEMENT)
+        assert list(await store.due_startups()) == [due]
+        changed = await store.set_startup_command(due, "other")
+        assert changed.startup_command == "other"
+        assert list(await store.due_startups()) == [changed]
+        assert await store.begin_startup(command_of(due), due.generation, replaces=None)
+        assert list(await store.due_startups()) == []
+
+    async def test_a_command_that_is_set_on_a_running_sandbox_is_not_due(self, store: Store) -> None:
+        sandbox = await add_sandbox(store, await add_account(store))
+        running = await store.transition(sandbox, Event.CREATED, placement=PLACEMENT)
+        assert (await store.set_startup_command(running, "later")).startup_command == "later"
+        assert list(await store.due_startups()) == []
+        assert await store.get_startup(sandbox.id) == StartupRun(sandbox.id, 1)
+        assert (await store.set_startup_command(running, None)).startup_command is None
+
+    async def test_a_session_comes_back_as_it_was(self, store: Store) -> None:
+        session = shell_of(await add_sandbox(store, await add_account(store)))
+        await store.add_shell(session)
+        assert await store.get_shell(session.id) == session
+        second = replace(shell_of(await store.get_sandbox(session.sandbox_id)), state=ShellState())
+        await store.add_shell(second)
+        assert list(await store.list_shells(session.sandbox_id)) == [session, second]
+        await store.delete_shell(session.id)
+        await store.delete_shell(session.id)
+        with pytest.raises(NotFound):
+            await store.get_shell(session.id)
+        await store.delete_shells(session.sandbox_id)
+        assert list(await store.list_shells(session.sandbox_id)) == []
+
+    async def test_a_session_is_one_commands_at_a_time(self, store: Store) -> None:
+        session = shell_of(await add_sandbox(store, await add_account(store)))
+        await store.add_shell(session)
+        first, second = new_command_id(), new_command_id()
+        assert await store.claim_shell(session.id, first, "t", NOW)
+        assert not await store.claim_shell(session.id, second, "t", NOW)
+        held = await store.get_shell(session.id)
+        assert (held.command_id, held.token) == (first, "t")
+        await store.release_shell(session.id, second, ShellState("/no"))
+        assert await store.get_shell(session.id) == held
+        await store.release_shell(session.id, first, ShellState("/new"))
+        free = await store.get_shell(session.id)
+        assert (free.command_id, free.token, free.state) == (None, None, ShellState("/new"))
+        assert await store.claim_shell(session.id, second, "u", NOW)
+        await store.release_shell(session.id, second, None)
+        assert (await store.get_shell(session.id)).state == ShellState("/new")
+        assert not await store.claim_shell(new_shell_id(), first, "t", NOW)
+
+    async def test_terminals_are_listed_apart_keep_their_size_and_make_nothing_busy(self, store: Store) -> None:
+        sandbox = await add_sandbox(store, await add_account(store))
+        terminal = replace(
+            command_of(sandbox),
+            timeout_s=None,
+            kind=CommandKind.TERMINAL,
+            takes_input=True,
+            terminal=TerminalSize(80, 24),
+            name="one",
+        )
+        other = replace(command_of(sandbox), takes_input=True)
+        for command in (terminal, other):
+            await store.add_command(command)
+        assert list(await store.list_commands(sandbox_id=sandbox.id, terminals=True)) == [terminal]
+        assert list(await store.list_commands(sandbox_id=sandbox.id, terminals=False)) == [other]
+        await store.resize_terminal(terminal.id, TerminalSize(132, 43))
+        await store.resize_terminal(other.id, TerminalSize(132, 43))
+        assert (await store.get_command(terminal.id)).terminal == TerminalSize(132, 43)
+        assert await store.get_command(other.id) == other
+        end = Exit(0, None, False, 0, 1)
+        await store.finish_command(other.id, status=CommandStatus.COMPLETED, exit=end, at=NOW)
+        assert await store.busy_sandboxes([sandbox.id]) == set()
+        another = await add_sandbox(store, await add_account(store, "two"))
+        assert await store.busy_sandboxes([sandbox.id, another.id]) == set()
+
+    async def test_a_ticket_is_taken_once_and_stale_ones_go(self, store: Store) -> None:
+        account = await add_account(store)
+        later = datetime.now(UTC) + timedelta(hours=1)
+        fresh, stale = (
+            Ticket(hash_secret(text), account.id, new_command_id(), expires_at)
+            for text, expires_at in (("fresh", later), ("stale", NOW - timedelta(days=20_000)))
+        )
+        await store.add_ticket(stale)
+        await store.add_ticket(fresh)
+        assert await store.take_ticket(stale.secret_hash) is None
+        taken = await asyncio.gather(*(store.take_ticket(fresh.secret_hash) for _ in range(5)))
+        assert sorted(taken, key=lambda each: each is None) == [fresh, None, None, None, None]
 
     async def test_a_store_that_is_open_answers_a_ping(self, store: Store) -> None:
         await store.ping()

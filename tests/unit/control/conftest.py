@@ -47,3 +47,10 @@ async def until(condition: Callable[[], object], deadline_s: float = 10) -> None
     async with asyncio.timeout(deadline_s):
         while not condition():  # noqa: ASYNC110 (the condition is another task's doing)
             await asyncio.sleep(0.001)
+
+
+async def recorded(world: World, deadline_s: float = 10) -> None:
+    """Wait until a command is on record."""
+    async with asyncio.timeout(deadline_s):
+        while not await world.store.list_commands():  # noqa: ASYNC110 (the record is another task's doing)
+            await asyncio.sleep(0.001)
