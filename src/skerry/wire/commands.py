@@ -61,7 +61,7 @@ class RunCommand(Request):
     # Leave standard input open, for `POST /v1/commands/{id}/stdin` and the command's WebSocket. Needs `async`.
     stdin_stream: bool = False
     # What to keep of an output larger than the server keeps: its beginning, or its end.
-    keep: Keep = Keep.HEAD
+    keep: Annotated[Keep, Field(strict=False)] = Keep.HEAD
     run_async: bool = Field(False, alias="async")
 
     @model_validator(mode="after")
