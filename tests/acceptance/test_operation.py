@@ -95,6 +95,7 @@ def test_systemd_is_told_when_it_is_ready_and_no_sandbox_gets_its_socket(server:
             server.stop()
             assert manager.recv(4096) == b"STOPPING=1"
         finally:
+            server.stop()
             server.extra_env.clear()
             server.start()
 
