@@ -16,7 +16,7 @@ _NAMES = frozenset(
     | {"secret", "stdin", "ticket", "token"}
 )
 _FORMS = re.compile(
-    r"(?P<key>skerry_(?:live|term)_)[\w-]{6,}"
+    r"(?P<key>skerry_(?:live|ticket)_)[\w-]{6,}"
     r"|(?P<scheme>\b(?:bearer|basic)\s+)[\w.~+/=-]{6,}"
     r"|(?P<address>://)[^\s/@]+@",
     re.IGNORECASE,

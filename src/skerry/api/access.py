@@ -21,6 +21,7 @@ UNMATCHED = "(none)"
 _QUIET = frozenset({"/healthz", "/readyz", "/metrics"})
 _SANE = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_BEGINS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
 _GONE = 499  # the client left before it was answered
 _log = structlog.get_logger()
 
@@ -43,7 +44,7 @@ class Access:
 
         async def noted(message: Message) -> None:
             nonlocal status, answered_s
-            if message["type"] in ("http.response.start", "websocket.accept"):
+            if message["type"] in _BEGINS:
                 status, answered_s = message.get("status", 101), time.monotonic() - began
                 message["headers"] = [*message.get("headers", ()), (REQUEST_ID, request_id.encode())]
             elif message["type"] == "websocket.close" and answered_s is None:
