@@ -1,12 +1,13 @@
 """The program `skerry`: its commands, and how an error leaves it. Imports as little as `--help` needs."""
 
+import os
 import signal
 import sys
 
 import typer
 
 from skerry.cli import copying, diagnosis, lifecycle, running, sandboxes
-from skerry.cli.output import Format, failure, hint
+from skerry.cli.output import Format, ReaderGone, failure, hint, local_failure
 
 app = typer.Typer(
     help="Sandboxes for AI agents on machines you own.",
@@ -42,17 +43,24 @@ def main() -> None:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)  # each as Ctrl-C: what was begun is put away
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except SkerryError as error:
         failure(error, _form(sys.argv))
         sys.exit(1)
     except KeyboardInterrupt:
         hint("skerry: interrupted")
         sys.exit(130)
-    except BrokenPipeError:
+    except (ReaderGone, BrokenPipeError):
         # Whoever read our output has gone: say nothing, and keep Python from saying it at exit.
         sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(141)
+    except OSError as error:
+        failure(local_failure(error), _form(sys.argv))
+        sys.exit(1)
 
 
 def _interrupt(number: int, frame: object) -> None:

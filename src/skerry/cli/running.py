@@ -3,14 +3,15 @@
 import os
 import sys
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from skerry.cli.connection import client, find
-from skerry.cli.output import Format, OutputOption, data_json, failure, hint
+from skerry.cli.interrupts import held
+from skerry.cli.output import Format, OutputOption, ReaderGone, data_json, failure, hint, local_failure
 from skerry.cli.sandboxes import CpuOption, EnvOption, MemoryOption, NetworkOption, TemplateOption, parse_env
 from skerry.model.errors import Invalid, SkerryError
 
@@ -73,17 +74,22 @@ def run(
     """
     with _own_failures(output), client() as server:
         script = _script(command)
-        box = server.create(template, memory_mb=memory, cpu_millis=cpu, network=network, env=parse_env(env))
-        try:
-            if script is not None:
-                box.files.write(f"/workspace/{script.name}", script.read_bytes(), mode="0755")
-                command = [INTERPRETERS[script.suffix], f"/workspace/{script.name}", *command[1:]]
-            code = _follow(box, command, output, {"timeout_s": timeout}, stdin)
-        finally:
-            if keep:
-                hint(f"Kept: {box.id}")
-            else:
-                box.destroy()
+        content = None if script is None else script.read_bytes()
+        given = parse_env(env)
+        # An interrupt while the sandbox is made waits for it: else nobody would know which one to destroy.
+        with held() as interrupts:
+            box = server.create(template, memory_mb=memory, cpu_millis=cpu, network=network, env=given)
+            try:
+                with interrupts.released():
+                    if script is not None and content is not None:
+                        box.files.write(f"/workspace/{script.name}", content, mode="0755")
+                        command = [INTERPRETERS[script.suffix], f"/workspace/{script.name}", *command[1:]]
+                    code = _follow(box, command, output, {"timeout_s": timeout}, stdin)
+            finally:
+                if keep:
+                    hint(f"Kept: {box.id}")
+                else:
+                    box.destroy()
     raise typer.Exit(code)
 
 
@@ -98,16 +104,20 @@ def _script(command: list[str]) -> Path | None:
 def _follow(box: "Sandbox", command: list[str], output: Format, given: "dict[str, object]", with_stdin: bool) -> int:
     if with_stdin:
         given["stdin"] = _read_stdin()
-    if output is Format.JSON:
-        result = box.commands.run(command, **given)  # pyright: ignore[reportArgumentType]
+    text = output is not Format.JSON
+    with held() as interrupts:
+        running = box.commands.start(command, **given)  # pyright: ignore[reportArgumentType]
+        try:
+            with interrupts.released():
+                result = running.wait(on_stdout=_writer(1) if text else None, on_stderr=_writer(2) if text else None)
+        except (KeyboardInterrupt, ReaderGone):
+            # It is in the foreground: it ends with us, and with whoever reads its output.
+            with suppress(SkerryError):
+                running.kill()
+            raise
+    if not text:
         data_json(_as_json(result))
         return result.shell_code
-    running = box.commands.start(command, **given)  # pyright: ignore[reportArgumentType]
-    try:
-        result = running.wait(on_stdout=_writer(1), on_stderr=_writer(2))
-    except KeyboardInterrupt:
-        running.kill()
-        raise
     if result.exit_code is None or result.lost_bytes:
         lost = f" {result.lost_bytes} bytes of output were beyond the server's cap." if result.lost_bytes else ""
         hint(f"skerry: the command {result.ending}.{lost}")
@@ -119,8 +129,11 @@ def _writer(descriptor: int) -> Callable[[bytes], None]:
 
     def write(data: bytes) -> None:
         view = memoryview(data)
-        while view:
-            view = view[os.write(descriptor, view) :]
+        try:
+            while view:
+                view = view[os.write(descriptor, view) :]
+        except BrokenPipeError as error:
+            raise ReaderGone from error
 
     return write
 
@@ -131,6 +144,9 @@ def _own_failures(output: Format) -> Generator[None]:
         yield
     except SkerryError as error:
         failure(error, output)
+        raise typer.Exit(OWN_FAILURE) from error
+    except OSError as error:
+        failure(local_failure(error), output)
         raise typer.Exit(OWN_FAILURE) from error
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skerry.cli.connection import client, find
-from skerry.cli.output import Format, OutputOption, data, data_json, hint, table
+from skerry.cli.output import Format, OutputOption, data, data_json, hint, printable, table
 from skerry.model.errors import Invalid, SkerryError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
 
 def create(
     template: TemplateOption = None,
-    name: Annotated[str | None, typer.Option("-n", "--name", help="A name for people.")] = None,
+    name: Annotated[str | None, typer.Option("-n", "--name", help="A name for people; several may have it.")] = None,
     memory: MemoryOption = None,
     cpu: CpuOption = None,
     disk: DiskOption = None,
@@ -81,7 +81,7 @@ def get(sandbox: str, output: OutputOption = Format.TEXT) -> None:
         return
     for name, value in shown.items():
         if value not in (None, {}, []):
-            data(f"{name:<16} {value}")
+            data(f"{name:<16} {printable(str(value))}")
 
 
 def rm(

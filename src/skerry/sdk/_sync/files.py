@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 from skerry.model.errors import NotFound
 from skerry.sdk._sync.http import Http
+from skerry.sdk.errors import Unreachable
 from skerry.sdk.requests import body_of, request_of
 from skerry.wire.files import FileEntry, FileList, MakeDirectory, MoveFile
 
@@ -32,13 +33,25 @@ class Files:
 
     @contextmanager
     def read_stream(self, path: str, *, offset: int = 0, length: int | None = None) -> Generator[Iterator[bytes]]:
-        """A file's bytes as they arrive, `length` of them (None: to the end) from `offset`."""
+        """A file's bytes as they arrive, `length` of them (None: to the end) from `offset`.
+
+        While they come, Conflict and SandboxGone say that the sandbox has ended, Unreachable that the server has.
+        """
         headers: dict[str, str] = {}
         if offset or length is not None:
             last = "" if length is None else str(offset + length - 1)
             headers["Range"] = f"bytes={offset}-{last}"
         with self._http.stream(f"{self._base}/raw", params={"path": path}, headers=headers) as chunks:
-            yield chunks
+            yield self._explained(chunks)
+
+    def _explained(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        """The same bytes. An answer that has begun can only break off: why it did, the server is asked afterwards."""
+        try:
+            for chunk in chunks:
+                yield chunk
+        except Unreachable:
+            self.stat("/")
+            raise
 
     def write(self, path: str, content: bytes | str, *, mode: str | None = None) -> FileEntry:
         """Replace a file, all or nothing; parents are made. `mode` is octal text such as "0755". Safe to call twice."""
@@ -77,10 +90,18 @@ class Files:
         return FileEntry.model_validate_json(self._http.call("POST", f"{self._base}/mkdir", body=body_of(request)))
 
     def move(self, source: str, target: str, *, overwrite: bool = True) -> FileEntry:
-        """Rename, within one file system inside."""
+        """Rename. A file or symlink whose target lies on another file system (/tmp, say) is copied, all or nothing.
+
+        Raises:
+            GuestError: `cross_device`: a directory between file systems, which a command inside has to copy. `busy`: a
+                file between file systems that is written to meanwhile.
+        """
         request = request_of(MoveFile, source=source, target=target, overwrite=overwrite)
-        return FileEntry.model_validate_json(self._http.call("POST", f"{self._base}/move", body=body_of(request)))
+        answer = self._http.call("POST", f"{self._base}/move", body=body_of(request), timeout_s=TRANSFER_S)
+        return FileEntry.model_validate_json(answer)
 
     def remove(self, path: str, *, recursive: bool = False) -> None:
         """Remove a file, a symlink itself, an empty directory, or with `recursive` a tree."""
-        self._http.call("DELETE", self._base, params={"path": path, "recursive": recursive or None})
+        self._http.call(
+            "DELETE", self._base, params={"path": path, "recursive": recursive or None}, timeout_s=TRANSFER_S
+        )
