@@ -22,12 +22,17 @@ if TYPE_CHECKING:
         Unauthorized,
         Unavailable,
     )
+    from skerry.sdk._async.attachments import AsyncAttachment
     from skerry.sdk._async.client import AsyncSkerry
     from skerry.sdk._async.commands import AsyncRunningCommand
     from skerry.sdk._async.sandbox import AsyncSandbox
+    from skerry.sdk._async.terminals import AsyncTerminal
+    from skerry.sdk._sync.attachments import Attachment
     from skerry.sdk._sync.client import Skerry
     from skerry.sdk._sync.commands import RunningCommand
     from skerry.sdk._sync.sandbox import Sandbox
+    from skerry.sdk._sync.terminals import Terminal
+    from skerry.sdk.attachment import Ended
     from skerry.sdk.errors import CommandFailed, Unreachable
     from skerry.sdk.results import BuildLine, CommandResult, Lost, Output
     from skerry.wire.files import FileEntry
@@ -37,6 +42,11 @@ _HOMES = {
     "AsyncSkerry": "skerry.sdk._async.client",
     "AsyncSandbox": "skerry.sdk._async.sandbox",
     "AsyncRunningCommand": "skerry.sdk._async.commands",
+    "AsyncAttachment": "skerry.sdk._async.attachments",
+    "AsyncTerminal": "skerry.sdk._async.terminals",
+    "Attachment": "skerry.sdk._sync.attachments",
+    "Terminal": "skerry.sdk._sync.terminals",
+    "Ended": "skerry.sdk.attachment",
     "Skerry": "skerry.sdk._sync.client",
     "Sandbox": "skerry.sdk._sync.sandbox",
     "RunningCommand": "skerry.sdk._sync.commands",
@@ -62,14 +72,18 @@ _HOMES = {
 }
 
 __all__ = [
+    "AsyncAttachment",
     "AsyncRunningCommand",
     "AsyncSandbox",
     "AsyncSkerry",
+    "AsyncTerminal",
+    "Attachment",
     "BuildLine",
     "CommandFailed",
     "CommandResult",
     "Conflict",
     "DeadlineExceeded",
+    "Ended",
     "FileEntry",
     "GuestError",
     "Invalid",
@@ -83,6 +97,7 @@ __all__ = [
     "SandboxGone",
     "Skerry",
     "SkerryError",
+    "Terminal",
     "TooBusy",
     "Unauthorized",
     "Unavailable",

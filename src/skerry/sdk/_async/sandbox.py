@@ -1,22 +1,25 @@
 """One sandbox, as its owner holds it."""
 
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from skerry.model.errors import NotFound
 from skerry.sdk._async.commands import AsyncCommands
 from skerry.sdk._async.files import AsyncFiles
 from skerry.sdk._async.http import AsyncHttp
+from skerry.sdk._async.terminals import AsyncTerminal, AsyncTerminals
 from skerry.wire.sandboxes import SandboxView
 
 
 class AsyncSandbox:
-    """`commands` and `files` act inside; `info` is the last answer about it. As a context manager it is destroyed."""
+    """`commands`, `files` and `terminals` act inside; `info` is the last answer about it. As a context manager it is destroyed."""
 
     def __init__(self, http: AsyncHttp, info: SandboxView) -> None:
         self._http = http
         self.info = info
         self.commands = AsyncCommands(http, info.id, info.timeout_seconds)
         self.files = AsyncFiles(http, info.id)
+        self.terminals = AsyncTerminals(http, info.id)
 
     @property
     def id(self) -> str:
@@ -39,6 +42,19 @@ class AsyncSandbox:
     def __repr__(self) -> str:
         name = f" {self.name!r}" if self.name else ""
         return f"<{type(self).__name__} {self.id}{name} {self.status} {self.info.template} on {self.runtime}>"
+
+    async def terminal(
+        self,
+        command: str | Sequence[str] | None = None,
+        *,
+        cols: int = 0,
+        rows: int = 0,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+    ) -> AsyncTerminal:
+        """A new terminal, as `terminals.open`; `attach()` shows it and types on it."""
+        return await self.terminals.open(command, cols=cols, rows=rows, cwd=cwd, env=env, user=user)
 
     async def refresh(self) -> "AsyncSandbox":
         """Ask for its state again; itself."""
