@@ -22,6 +22,7 @@ from skerry.model.sandbox import Change, Filter, Observed, Placement, Promised, 
 from skerry.model.shell import ShellSession, ShellState
 from skerry.model.startup import StartupRun
 from skerry.model.template import BuildProgress, TemplateState
+from skerry.model.ticket import Ticket
 
 
 class Clock(Protocol):
@@ -376,7 +377,7 @@ class Store(Protocol):
         ...
 
     async def running_commands(self, account_id: AccountId) -> Mapping[SandboxId, int]:
-        """How many commands run in each of the account's sandboxes, those with none left out."""
+        """How many commands that are no terminals run in each of the account's sandboxes; those with none left out."""
         ...
 
     async def transition(
@@ -412,13 +413,22 @@ class Store(Protocol):
         ...
 
     async def list_commands(
-        self, *, sandbox_id: SandboxId | None = None, running: bool | None = None, limit: int | None = None
+        self,
+        *,
+        sandbox_id: SandboxId | None = None,
+        running: bool | None = None,
+        terminals: bool | None = None,
+        limit: int | None = None,
     ) -> Sequence[Command]:
-        """Newest first."""
+        """Newest first. `terminals`: only those, or only what is none."""
+        ...
+
+    async def resize_terminal(self, command_id: CommandId, size: TerminalSize) -> None:
+        """Note a terminal's size. No such terminal: nothing happens."""
         ...
 
     async def busy_sandboxes(self, sandbox_ids: Sequence[SandboxId]) -> set[SandboxId]:
-        """Those of `sandbox_ids` with a running command (shown as `active`). A startup is none."""
+        """Those of `sandbox_ids` with a running command (shown as `active`). A startup or a terminal is none."""
         ...
 
     async def set_startup_command(self, sandbox: Sandbox, command: str | None) -> Sandbox:
@@ -459,6 +469,12 @@ class Store(Protocol):
 
     async def delete_shells(self, sandbox_id: SandboxId) -> None:
         """All sessions of a sandbox."""
+        ...
+
+    async def add_ticket(self, ticket: Ticket) -> None: ...
+
+    async def take_ticket(self, secret_hash: bytes) -> Ticket | None:
+        """The ticket with this hash, once: it is gone from then on. Expired or not, the caller looks at that."""
         ...
 
     async def ping(self) -> None:

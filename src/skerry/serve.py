@@ -269,6 +269,7 @@ async def _api(config: Config, listener: socket.socket, first_key: tuple[bytes, 
 
     from skerry.api.app import create_app
     from skerry.api.http import HttpProtocol
+    from skerry.api.websocket import MESSAGE_BYTES, PING_EVERY_S, PONG_WITHIN_S, WebSocketProtocol
     from skerry.clock import SystemClock
     from skerry.control.accounts import bootstrap
     from skerry.control.deps import Deps
@@ -283,7 +284,11 @@ async def _api(config: Config, listener: socket.socket, first_key: tuple[bytes, 
         settings = uvicorn.Config(
             create_app(deps),
             http=HttpProtocol,
-            ws="websockets-sansio",
+            ws=WebSocketProtocol,
+            ws_max_size=MESSAGE_BYTES,
+            ws_ping_interval=PING_EVERY_S,
+            ws_ping_timeout=PONG_WITHIN_S,
+            ws_per_message_deflate=False,
             log_config=None,
             access_log=False,
             server_header=False,

@@ -20,6 +20,7 @@ from skerry.api import (
     startup,
     system,
     templates,
+    terminals,
     trees,
 )
 from skerry.api.gate import Gate
@@ -51,7 +52,8 @@ def create_app(deps: Deps) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.deps = deps
-    for module in (sandboxes, commands, shells, startup, git, files, trees, processes, templates, keys, system):
+    nouns = (sandboxes, commands, terminals, shells, startup, git, files, trees, processes, templates, keys, system)
+    for module in nouns:
         app.include_router(module.router)
     app.add_exception_handler(SkerryError, errors.on_skerry_error)
     app.add_exception_handler(RequestValidationError, errors.on_invalid_request)

@@ -9,10 +9,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from skerry.api import errors
+from skerry.api import errors, sockets
 from skerry.control import accounts
 from skerry.control.deps import Deps
 from skerry.model.errors import SkerryError, Unauthorized
+from skerry.model.ids import AccountId
 
 OPEN = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs"})
 ACCOUNT = "skerry.account"
@@ -20,7 +21,7 @@ ACCOUNT = "skerry.account"
 JSON_LIMIT = 32 * 1024 * 1024
 FILES_LIMIT = 96 * 1024 * 1024
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
-_BYTES = ("/files/raw", "/files/tar")  # bodies that are no JSON; their routes bound them
+_BYTES = ("/files/raw", "/files/tar", "/stdin")  # bodies that are no JSON; their routes bound them
 _FILES = ("/files", "/files/batch")  # file contents in JSON
 
 
@@ -36,9 +37,9 @@ class Gate:
             await self._app(scope, receive, send)
             return
         try:
-            scope[ACCOUNT] = await accounts.authenticate(self._deps, _secret(scope["headers"]))
+            scope[ACCOUNT] = await self._account(scope)
         except SkerryError as error:
-            await _refuse(error, scope, receive, send)
+            await errors.render(error)(scope, receive, send)
             return
         if scope["type"] == "http" and scope["method"] in _WITH_BODY and not scope["path"].endswith(_BYTES):
             limit = FILES_LIMIT if scope["path"].endswith(_FILES) else JSON_LIMIT
@@ -48,6 +49,14 @@ class Gate:
                 return
             receive = _bounded(receive, limit)
         await self._run(scope, receive, send)
+
+    async def _account(self, scope: Scope) -> AccountId:
+        secret = _secret(scope["headers"])
+        if scope["type"] == "websocket":
+            return await sockets.authenticate(self._deps, scope, secret)
+        if secret is None:
+            raise Unauthorized("Send an API key: 'Authorization: Bearer <key>'. `skerry client-env` prints one.")
+        return await accounts.authenticate(self._deps, secret)
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the application. A fault of ours is logged and answered; the connection stays usable."""
@@ -68,20 +77,13 @@ class Gate:
             await errors.fault(scope["method"], scope["path"], error)(scope, receive, send)
 
 
-async def _refuse(error: SkerryError, scope: Scope, receive: Receive, send: Send) -> None:
-    if scope["type"] == "websocket":
-        await send({"type": "websocket.close", "code": 1008})
-        return
-    await errors.render(error)(scope, receive, send)
-
-
-def _secret(headers: Iterable[tuple[bytes, bytes]]) -> str:
+def _secret(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     for name, value in headers:
         if name == b"authorization" and value[:7].lower() == b"bearer ":
             return value[7:].strip().decode("latin-1")
         if name == b"x-api-key":
             return value.strip().decode("latin-1")
-    raise Unauthorized("Send an API key: 'Authorization: Bearer <key>'. `skerry client-env` prints one.")
+    return None
 
 
 def _refusal(headers: Iterable[tuple[bytes, bytes]], limit: int) -> ASGIApp | None:

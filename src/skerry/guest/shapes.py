@@ -10,7 +10,7 @@ from typing import Any
 
 from skerry.model import errors
 from skerry.model.capability import Capabilities, Probe
-from skerry.model.command import CommandCause, ExecSpec, Exit, TerminalSize
+from skerry.model.command import CommandCause, ExecSpec, Exit, Keep, TerminalSize
 from skerry.model.files import Archived, ArchiveLimits, ChangeKind, FileChange, FileInfo, FileType, Skipped
 from skerry.model.ids import CommandId, SandboxId
 from skerry.model.lifecycle import Cause
@@ -119,6 +119,8 @@ def exec_to(spec: ExecSpec) -> Json:
             told[name] = value
     if spec.tty is not None:
         told["tty"] = size_to(spec.tty)
+    if spec.keep is not Keep.HEAD:
+        told["keep"] = spec.keep
     return told
 
 
@@ -133,6 +135,7 @@ def exec_from(told: Mapping[str, Any]) -> ExecSpec:
         stdin=told.get("stdin", False),
         tty=size_from(told["tty"]) if "tty" in told else None,
         timeout_s=told.get("timeout_s"),
+        keep=Keep(told.get("keep", Keep.HEAD)),
     )
 
 
