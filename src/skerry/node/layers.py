@@ -62,6 +62,7 @@ class Layers:
         self._clamped: set[SandboxId] = set()
         self._next_look: dict[SandboxId, float] = {}
         self._pool = opened
+        self._layers_must_stand = False  # found out with the first mount
 
     async def open(self) -> None:
         """Make the pool ready. Mounts of running sandboxes stay as they are.
@@ -257,10 +258,26 @@ class Layers:
             if not mounts.is_mount_root(rootfs.root):
                 lower = stack.enter_context(mounts.cloned(template, userns))
                 layer = stack.enter_context(mounts.cloned(home / "layer", userns))
-                mounts.overlay(lower, layer, rootfs.root, owner=ids.base if ids else 0)
+                self._overlay(lower, layer, target, owner=ids.base if ids else 0)
             if ids and not mounts.is_mount_root(rootfs.workspace):
                 mounts.attach(stack.enter_context(mounts.cloned(home / "workspace", userns)), rootfs.workspace)
         return rootfs
+
+    def _overlay(self, lower: int, layer: int, target: Path, *, owner: int) -> None:
+        """Mount the overlay at `target/root`, on kernels that know the clones only as mounts of this namespace, too.
+
+        Detached ones are taken from some version after 6.12 on, and are cheaper: so that is tried, until it fails.
+        """
+        if not self._layers_must_stand:
+            try:
+                return mounts.overlay(lower, layer, target / "root", owner=owner)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+        with mounts.standing(lower, target / "lower"), mounts.standing(layer, target / "layer"):
+            mounts.overlay(lower, layer, target / "root", owner=owner)
+        self._layers_must_stand = True
+        return None
 
     def _unmount(self, sandbox_id: SandboxId) -> None:
         self._home(sandbox_id)
@@ -268,7 +285,7 @@ class Layers:
         self._clamped.discard(sandbox_id)
         self._next_look.pop(sandbox_id, None)
         target = self.pool.mounts / sandbox_id
-        for directory in (target / "root", target / "workspace", target):
+        for directory in (*(target / name for name in ("root", "workspace", "lower", "layer")), target):
             mounts.unmount_all(directory)
             with contextlib.suppress(FileNotFoundError):
                 directory.rmdir()
@@ -324,7 +341,7 @@ class Layers:
                 required=False,
             )
         finally:
-            for part in ("root", "workspace"):
+            for part in ("root", "workspace", "lower", "layer"):
                 mounts.unmount_all(target / part)
             remove_tree(target)
             remove_tree(home)

@@ -55,7 +55,7 @@ async def interrupted(world: World, command: str) -> Sandbox:
 async def recorded_only(world: World, sandbox: Sandbox) -> Command:
     """What a process leaves that dies between the record and the node."""
     text, at = sandbox.startup_command or "", world.clock.now()
-    command = replace(command_of(sandbox), kind=CommandKind.STARTUP, command=text, timeout_s=0, started_at=at)
+    command = replace(command_of(sandbox), kind=CommandKind.STARTUP, command=text, timeout_s=None, started_at=at)
     assert await world.store.begin_startup(command, sandbox.generation, replaces=None)
     return command
 

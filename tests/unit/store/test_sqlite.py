@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from skerry.testing.store_suite import PLACEMENT, add_account, add_sandbox, comm
 
 
 def rows(path: Path, query: str) -> list[tuple[object, ...]]:
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection:
         return connection.execute(query).fetchall()
 
 
@@ -86,7 +87,7 @@ async def test_many_may_open_a_new_database_at_once(tmp_path: Path) -> None:
 
 async def test_a_database_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     await (await open_store(f"sqlite:///{tmp_path}/a.db")).close()
-    with sqlite3.connect(tmp_path / "a.db") as connection:
+    with closing(sqlite3.connect(tmp_path / "a.db")) as connection, connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
     with pytest.raises(Unavailable, match="newer version"):
         await open_store(f"sqlite:///{tmp_path}/a.db")
