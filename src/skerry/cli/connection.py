@@ -67,7 +67,8 @@ def _this_machine(url: str | None, key: str | None) -> tuple[str, str]:
     here = locate()
     if url and url.rstrip("/") != instance.url(here).rstrip("/"):
         raise Unauthorized(
-            f"SKERRY_URL is {url}, which is not this machine's server: set SKERRY_API_KEY for it, or `skerry login` to it."
+            f"SKERRY_URL is {url}, which is not this machine's server: set SKERRY_API_KEY for it, or"
+            " `skerry login` to it."
         )
     return instance.url(here), key or instance.key(here)
 

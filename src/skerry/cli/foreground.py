@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 1 << 16
 
 
-def follow(
-    box: "Sandbox", command: list[str], output: Format, given: dict[str, Any], *, with_stdin: bool
-) -> int:
+def follow(box: "Sandbox", command: list[str], output: Format, given: dict[str, Any], *, with_stdin: bool) -> int:
     """Run a command to its end. The exit code for a shell."""
     if output is Format.JSON:
         result = _collected(box, command, given, with_stdin=with_stdin)

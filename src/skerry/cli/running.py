@@ -162,9 +162,7 @@ def own_failures(output: Format) -> Generator[None]:
         raise typer.Exit(OWN_FAILURE) from error
 
 
-def _run_in(
-    box: "Sandbox", command: list[str], output: Format, *, timeout: int | None, stdin: bool, tty: bool
-) -> int:
+def _run_in(box: "Sandbox", command: list[str], output: Format, *, timeout: int | None, stdin: bool, tty: bool) -> int:
     if tty:
         return _on_terminal(box, command, {}, escape=False)
     from skerry.cli.foreground import follow

@@ -11,6 +11,7 @@ import httpx2
 from skerry import __version__
 from skerry.model.errors import Invalid, SkerryError
 from skerry.sdk._sync.clock import sleep
+from skerry.sdk._sync.early import notice_early_answers
 from skerry.sdk.backoff import delay_s, seconds_of
 from skerry.sdk.errors import Unreachable, error_from
 from skerry.sdk.settings import is_loopback
@@ -30,14 +31,18 @@ class Http:
         self.url = url
         self._timeout_s = timeout_s
         self._retries = retries
-        self._client = httpx2.Client(
-            base_url=url,
-            headers={"Authorization": f"Bearer {api_key}", "User-Agent": f"skerry-python/{__version__}"},
-            # Setting up TLS costs 40 ms: not where the address is plain HTTP anyway.
-            verify=url.startswith("https:"),
-            trust_env=not is_loopback(url),
-            limits=httpx2.Limits(max_connections=1000, max_keepalive_connections=200, keepalive_expiry=30.0),
-        )
+        try:
+            self._client = httpx2.Client(
+                base_url=url,
+                headers={"Authorization": f"Bearer {api_key}", "User-Agent": f"skerry-python/{__version__}"},
+                # Setting up TLS costs 40 ms: not where the address is plain HTTP anyway.
+                verify=url.startswith("https:"),
+                trust_env=not is_loopback(url),
+                limits=httpx2.Limits(max_connections=1000, max_keepalive_connections=200, keepalive_expiry=30.0),
+            )
+        except httpx2.InvalidURL as error:
+            raise Invalid(f"{url!r} is no server address: {error}.", field="url") from error
+        notice_early_answers(self._client)
 
     def call(
         self,
@@ -111,12 +116,24 @@ class Http:
                 if response.status_code >= 400:
                     response.read()
                     raise _refusal(response)
-                yield response.iter_raw()
+                yield self._bytes(response)
+        except httpx2.TransportError as error:
+            raise self._unreachable(error) from error
+
+    def _bytes(self, response: httpx2.Response) -> Iterator[bytes]:
+        try:
+            for chunk in response.iter_raw():
+                yield chunk
         except httpx2.TransportError as error:
             raise self._unreachable(error) from error
 
     def close(self) -> None:
         self._client.close()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What every request carries, the key among it: for WebSockets, which are opened elsewhere."""
+        return {name: self._client.headers[name] for name in ("Authorization", "User-Agent")}
 
     def _timeout(self, timeout_s: float | None) -> httpx2.Timeout:
         read = self._timeout_s if timeout_s is None else timeout_s

@@ -1,22 +1,25 @@
 """One sandbox, as its owner holds it."""
 
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from skerry.model.errors import NotFound
 from skerry.sdk._sync.commands import Commands
 from skerry.sdk._sync.files import Files
 from skerry.sdk._sync.http import Http
+from skerry.sdk._sync.terminals import Terminal, Terminals
 from skerry.wire.sandboxes import SandboxView
 
 
 class Sandbox:
-    """`commands` and `files` act inside; `info` is the last answer about it. As a context manager it is destroyed."""
+    """`commands`, `files` and `terminals` act inside; `info` is the last answer about it. As a context manager it is destroyed."""
 
     def __init__(self, http: Http, info: SandboxView) -> None:
         self._http = http
         self.info = info
         self.commands = Commands(http, info.id, info.timeout_seconds)
         self.files = Files(http, info.id)
+        self.terminals = Terminals(http, info.id)
 
     @property
     def id(self) -> str:
@@ -39,6 +42,19 @@ class Sandbox:
     def __repr__(self) -> str:
         name = f" {self.name!r}" if self.name else ""
         return f"<{type(self).__name__} {self.id}{name} {self.status} {self.info.template} on {self.runtime}>"
+
+    def terminal(
+        self,
+        command: str | Sequence[str] | None = None,
+        *,
+        cols: int = 0,
+        rows: int = 0,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+    ) -> Terminal:
+        """A new terminal, as `terminals.open`; `attach()` shows it and types on it."""
+        return self.terminals.open(command, cols=cols, rows=rows, cwd=cwd, env=env, user=user)
 
     def refresh(self) -> "Sandbox":
         """Ask for its state again; itself."""
