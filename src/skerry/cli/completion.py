@@ -4,7 +4,6 @@ A shell may evaluate what it is given, so that only words of harmless characters
 """
 
 import re
-import sys
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,7 +33,7 @@ def register(app: typer.Typer) -> None:
 
 def completion(shell: Annotated[Shell, typer.Argument(help="Of this shell.")]) -> None:
     """Print the script that completes commands and sandboxes' names, such as: eval "$(skerry completion bash)" """
-    from typer.completion import get_completion_script  # type: ignore[attr-defined]
+    from typer._completion_shared import get_completion_script  # pyright: ignore[reportPrivateUsage]
 
     for line in get_completion_script(prog_name="skerry", complete_var=VARIABLE, shell=shell.value).splitlines():
         data(line)
@@ -78,7 +77,6 @@ def prepare() -> None:
     import os
 
     if os.environ.get(VARIABLE):
-        from typer.completion import completion_init
+        from typer._completion_classes import completion_init  # pyright: ignore[reportPrivateUsage]
 
         completion_init()
-        sys.stderr.flush()

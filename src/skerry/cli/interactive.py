@@ -71,9 +71,7 @@ class Escape:
 def require_terminal() -> None:
     """Raises Invalid where there is no terminal here."""
     if not (os.isatty(0) and os.isatty(1)):
-        raise Invalid(
-            "There is no terminal here: leave -t out, and give a command (skerry exec -i SANDBOX -- COMMAND)."
-        )
+        raise Invalid("There is no terminal here: leave -t out, and give a command: skerry exec -i SANDBOX -- …")
 
 
 def size() -> tuple[int, int]:

@@ -42,8 +42,8 @@ def login(
     address, _ = resolve(url, "any")
     if address.startswith("http:") and not is_loopback(address) and not insecure:
         raise Refused(
-            f"{address} is plain HTTP: everybody on the way could read your key. Use https://, a tunnel to this machine,"
-            " or say --insecure.",
+            f"{address} is plain HTTP: everybody on the way could read your key. Use https://, a tunnel to this"
+            " machine, or say --insecure.",
             field="url",
         )
     key = _key() or logins.key_of(address)

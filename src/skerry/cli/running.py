@@ -21,7 +21,7 @@ from skerry.cli.words import PASS_ON, WithCommand, bare, complete_first, is_mark
 from skerry.model.errors import Invalid, SkerryError
 
 if TYPE_CHECKING:
-    from skerry.sdk import Sandbox, Skerry
+    from skerry.sdk import Sandbox, Terminal
 
 OWN_FAILURE = 125  # Skerry itself failed: not to be mistaken for the command's exit code
 INTERPRETERS = {".py": "python3", ".sh": "sh", ".bash": "bash", ".js": "node", ".mjs": "node", ".rb": "ruby"}
@@ -177,7 +177,7 @@ def _on_terminal(
 
     cols, rows = size()
 
-    def opened():  # noqa: ANN202 - a Terminal
+    def opened() -> "Terminal":
         if attach is not None:
             return box.terminals.get(attach)
         return box.terminals.open(command, cols=cols, rows=rows, **given)

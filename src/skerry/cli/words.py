@@ -1,6 +1,7 @@
 """`[SANDBOX] [--] COMMAND…`: what belongs to us and what to the command, exactly as it was typed.
 
-Click drops the first `--` it meets, so that `exec -- echo box` and `exec echo box` would look alike. It is marked before.
+Click drops the first `--` it meets, so that `exec -- echo box` and `exec echo box` would look alike. It is marked
+before.
 """
 
 from typing import Any
@@ -35,7 +36,8 @@ def split(words: list[str]) -> tuple[str | None, list[str]]:
     sandbox, command = split_optional(words)
     if not command:
         raise Invalid(
-            "Give a command, such as: skerry exec SANDBOX -- echo hello (the sandbox may be left out after `skerry use`)",
+            "Give a command, such as: skerry exec SANDBOX -- echo hello (after `skerry use` the sandbox may be left"
+            " out)",
             field="command",
         )
     return sandbox, command

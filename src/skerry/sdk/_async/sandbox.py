@@ -12,7 +12,10 @@ from skerry.wire.sandboxes import SandboxView
 
 
 class AsyncSandbox:
-    """`commands`, `files` and `terminals` act inside; `info` is the last answer about it. As a context manager it is destroyed."""
+    """`commands`, `files` and `terminals` act inside; `info` is the last answer about it.
+
+    As a context manager it is destroyed.
+    """
 
     def __init__(self, http: AsyncHttp, info: SandboxView) -> None:
         self._http = http
