@@ -21,6 +21,13 @@ NAMES = {
     "AsyncCommands": "Commands",
     "AsyncFiles": "Files",
     "AsyncHttp": "Http",
+    "AsyncKeys": "Keys",
+    "AsyncListing": "Listing",
+    "AsyncShell": "Shell",
+    "AsyncGit": "Git",
+    "AsyncStartup": "Startup",
+    "AsyncTrees": "Trees",
+    "AsyncUpload": "Upload",
     "AsyncTemplates": "Templates",
     "AsyncTerminal": "Terminal",
     "AsyncTerminals": "Terminals",
@@ -42,6 +49,9 @@ NAMES = {
     "aiter_raw": "iter_raw",
     "aread": "read",
     "asyncio": "time",
+    "to_thread": "directly",
+    "AbstractAsyncContextManager": "AbstractContextManager",
+    "anext": "next",
 }
 DOCSTRING = "The asynchronous half of the client: the source. `_sync/` is generated from here and never edited."
 GENERATED = "The blocking half of the client: generated from `_async/` by `scripts/generate_sync.py`, never edited."

@@ -26,6 +26,8 @@ from skerry.testing.fake_provider import FakeProvider
 
 T = TypeVar("T")
 
+HOST = FakeProvider().host
+
 
 @dataclass(frozen=True)
 class Server:
@@ -41,7 +43,7 @@ class Server:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
 
 
-class _Running:
+class Running:
     """Serves in a thread until `stop`. The port is chosen by the kernel."""
 
     def __init__(self, home: Path) -> None:
@@ -96,7 +98,7 @@ class _Running:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One server a module; each test has an account of its own on it."""
-    running = _Running(tmp_path_factory.mktemp("home"))
+    running = Running(tmp_path_factory.mktemp("home"))
     yield running.start()
     running.stop()
 
@@ -108,6 +110,7 @@ def server(running: Server) -> Iterator[Server]:
     running.provider.built.clear()
     yield replace(running, key=key)
     running.provider.down = False
+    running.provider.host = HOST
     running.provider.create_error = None
     running.provider.build_error = None
     for sandbox in running.call(running.deps.store.list_sandboxes(account_id=account.id)):

@@ -65,7 +65,7 @@ def shape(schema: dict[str, Any]) -> Any:
         case "array":
             return []
         case "integer":
-            return schema.get("minimum", 1)
+            return int(schema.get("minimum", 1))  # the description has bounds as 1.0, which is no integer on the wire
         case "boolean":
             return False
         case _:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,7 @@ class Faults:
     pause: dict[str, asyncio.Event] = field(default_factory=dict)
     running: dict[SandboxId, list[str]] = field(default_factory=dict)
     overlaps: list[tuple[str, str]] = field(default_factory=list)
+    taken: Counter[str] = field(default_factory=Counter)  # how often each step was begun
 
     async def step(self, name: str, sandbox_id: SandboxId) -> None:
         """Wait and fail as told; notes when making and removing the same thing overlap."""
@@ -36,6 +38,7 @@ class Faults:
         current = self.running.setdefault(sandbox_id, [])
         self.overlaps += [(other, name) for other in current if other.startswith(part)]
         current.append(name)
+        self.taken[name] += 1
         try:
             await asyncio.sleep(0)
             if name in self.pause:

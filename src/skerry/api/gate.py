@@ -3,6 +3,7 @@
 A plain ASGI callable, since it stands in the path of every request.
 """
 
+import asyncio
 from collections.abc import Iterable
 
 from starlette.exceptions import HTTPException
@@ -12,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from skerry.api import errors, sockets
 from skerry.control import accounts
 from skerry.control.deps import Deps
-from skerry.model.errors import SkerryError, Unauthorized
+from skerry.model.errors import SkerryError, Unauthorized, Unavailable
 from skerry.model.ids import AccountId
 
 OPEN = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs"})
@@ -71,6 +72,13 @@ class Gate:
             await self._app(scope, receive, watched)
         except ClientDisconnect:
             return
+        except asyncio.CancelledError:
+            # The server's end: it has waited, and cancels what still runs.
+            if started or scope["type"] != "http":
+                raise
+            await errors.render(Unavailable("The server is being stopped, and has ended this call."))(
+                scope, receive, send
+            )
         except Exception as error:
             if started or scope["type"] != "http":
                 raise  # half an answer is out: breaking the connection is the only way to tell

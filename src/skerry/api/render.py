@@ -275,6 +275,9 @@ def capabilities_view(capabilities: Capabilities) -> CapabilitiesView:
         network_modes=list(capabilities.network_modes),
         keeps_memory=capabilities.keeps_memory,
         disk_limit=capabilities.disk_limit,
+        memory_mb=capabilities.memory_mb,
+        cpu_millis=capabilities.cpu_millis,
+        disk_mb=capabilities.disk_mb,
         probes=[ProbeView(name=p.name, ok=p.ok, detail=p.detail, remedy=p.remedy) for p in capabilities.probes],
     )
 

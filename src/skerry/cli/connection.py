@@ -109,7 +109,7 @@ def find(server: "Skerry", word: str | None) -> "Sandbox":
 
 def matching(server: "Skerry", word: str) -> "list[Sandbox]":
     """All that a word may mean: by name, else by label, else by the beginning of the id."""
-    boxes = server.list()
+    boxes = server.list().all()
     found = [box for box in boxes if box.name == word or box.id == word]
     key, equals, value = word.partition("=")
     if not found and equals and key:

@@ -36,7 +36,10 @@ def set_some(
     sandbox: SandboxOption = None,
     output: OutputOption = Format.TEXT,
 ) -> None:
-    """Set variables; the others stay. A secret is better given by NAME alone: arguments can be read by other processes."""
+    """Set variables; the others stay.
+
+    A secret is better given by NAME alone: every process of a machine can read arguments.
+    """
     given = parse_pairs([_filled(pair) for pair in pairs], "env")
     with client() as server:
         box = find(server, sandbox).refresh()

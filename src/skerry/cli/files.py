@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from skerry.sdk import FileEntry, Sandbox
 
 PlaceArgument = Annotated[
-    str, typer.Argument(metavar="[SANDBOX]:PATH", help="Relative paths start at /workspace.", autocompletion=complete_place)
+    str,
+    typer.Argument(metavar="[SANDBOX]:PATH", help="Relative paths start at /workspace.", autocompletion=complete_place),
 ]
+PlacesArgument = Annotated[list[str], typer.Argument(metavar="[SANDBOX]:PATH...", autocompletion=complete_place)]
 MarkOption = Annotated[bool, typer.Option("-r", "--recursive", help="Directories with all that is in them.")]
 _KINDS = {"dir": "d", "symlink": "l", "fifo": "p", "socket": "s", "char": "c", "block": "b"}
 
@@ -63,7 +65,9 @@ def list_files(
     table(["MODE", "OWNER", "BYTES", "MODIFIED", "NAME"], rows)
 
 
-def cat(places: Annotated[list[str], typer.Argument(metavar="[SANDBOX]:PATH...", autocompletion=complete_place)]) -> None:
+def cat(
+    places: PlacesArgument,
+) -> None:
     """Write files to standard output, bytes as they are."""
     write = writer(1)
     for word in places:
@@ -115,8 +119,9 @@ def mv(
 
 
 def remove(
-    places: Annotated[list[str], typer.Argument(metavar="[SANDBOX]:PATH...", autocompletion=complete_place)],
-    recursive: MarkOption = False,
+    places: PlacesArgument,
+    recursive: PlacesArgument = Annotated[list[str], typer.Argument(metavar="[SANDBOX]:PATH...", autocompletion=complete_place)]
+MarkOption = False,
     output: OutputOption = Format.TEXT,
 ) -> None:
     """Remove files, symlinks themselves, empty directories; with -r trees."""
@@ -134,7 +139,8 @@ def remove(
 
 def watch(
     where: PlaceArgument,
-    recursive: MarkOption = False,
+    recursive: PlacesArgument = Annotated[list[str], typer.Argument(metavar="[SANDBOX]:PATH...", autocompletion=complete_place)]
+MarkOption = False,
     output: OutputOption = Format.TEXT,
 ) -> None:
     """Tell changes in a directory as they come, until interrupted. With -o json one object a line."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skerry.cli.connection import client, find
-from skerry.cli.output import Format, OutputOption, data, data_json, hint, table
+from skerry.cli.output import Format, OutputOption, data_json, hint, table
 from skerry.cli.sandboxes import SandboxArgument
 from skerry.model.errors import Invalid, NotFound
 

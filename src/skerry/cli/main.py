@@ -6,7 +6,19 @@ import sys
 
 import typer
 
-from skerry.cli import completion, copying, diagnosis, lifecycle, login, running, sandboxes
+from skerry.cli import (
+    completion,
+    copying,
+    diagnosis,
+    environment,
+    files,
+    inspecting,
+    lifecycle,
+    login,
+    running,
+    sandboxes,
+    templates,
+)
 from skerry.cli.output import Format, ReaderGone, failure, hint, local_failure
 
 app = typer.Typer(
@@ -16,7 +28,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for module in (lifecycle, diagnosis, login, running, sandboxes, copying, completion):
+for module in (
+    lifecycle,
+    diagnosis,
+    login,
+    sandboxes,
+    running,
+    copying,
+    files,
+    inspecting,
+    environment,
+    templates,
+    completion,
+):
     module.register(app)
 
 

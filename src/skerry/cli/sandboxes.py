@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skerry.cli.completion import complete_sandbox, complete_template
-from skerry.cli.connection import client, find, has_label, matching
+from skerry.cli.connection import client, find, matching
 from skerry.cli.output import Format, OutputOption, data, data_json, hint, table
 from skerry.model.errors import Invalid, NotFound, SkerryError
 
@@ -50,7 +50,7 @@ def create(
     env: EnvOption = None,
     label: LabelOption = None,
     timeout: Annotated[int | None, typer.Option("--timeout", help="Its commands' default deadline in seconds.")] = None,
-    startup: Annotated[str | None, typer.Option("--startup", help="A shell line that runs when it has come up.")] = None,
+    startup: Annotated[str | None, typer.Option("--startup", help="A shell line that runs when it is up.")] = None,
     use: Annotated[bool, typer.Option("--use", help="And let commands in this directory mean it.")] = False,
     output: OutputOption = Format.TEXT,
 ) -> None:

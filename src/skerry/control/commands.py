@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 
-from skerry.control import endings, repeats, sandboxes
+from skerry.control import endings, repeats, sandboxes, sizes
 from skerry.control.deps import Deps
 from skerry.control.following import BEYOND, follow
 from skerry.control.outputs import Capture, Captured
+from skerry.control.starting import why_not_started
 from skerry.control.streams import closing
 from skerry.model.command import (
     Command,
@@ -109,7 +110,7 @@ async def start(
 
     Raises:
         NotFound, Conflict: The sandbox is not there, or does not run.
-        Invalid: The deadline is longer than allowed.
+        Invalid: The deadline is longer than allowed, or what is to be run, or its environment, too long.
         Unavailable: The node stays away; whether the command runs is found out and recorded later.
     """
     begin = partial(_start, deps, account_id, sandbox_id, wanted, collect)
@@ -283,7 +284,7 @@ def decide(deps: Deps, sandbox: Sandbox, wanted: NewCommand) -> Decided:
     """What is recorded and run for `wanted`. A startup has no deadline.
 
     Raises:
-        Invalid: The deadline is longer than allowed.
+        Invalid: The deadline is longer than allowed, or what is to be run, or its environment, too long.
     """
     timeout_s = None if wanted.kind is CommandKind.STARTUP else wanted.timeout_s or sandbox.timeout_s
     most = deps.config.max_command_timeout_s
@@ -301,7 +302,9 @@ def decide(deps: Deps, sandbox: Sandbox, wanted: NewCommand) -> Decided:
         kind=wanted.kind,
         takes_input=wanted.takes_input,
     )
-    return Decided(command, [spec_of(sandbox, command, wanted)], wanted.stdin)
+    spec = spec_of(sandbox, command, wanted)
+    sizes.check_command(spec)
+    return Decided(command, [spec], wanted.stdin)
 
 
 def spec_of(sandbox: Sandbox, command: Command, wanted: NewCommand) -> ExecSpec:
@@ -354,7 +357,7 @@ async def _exec(deps: Deps, command: Command, specs: Sequence[ExecSpec]) -> Comm
     except GuestError as error:
         if error.guest_code == "not_found" and len(specs) > 1:
             return await _exec(deps, command, specs[1:])
-        exit = endings.unknown_exit(CommandCause.NOT_STARTED, f"{error.guest_code}: {error.message}")
+        exit = endings.unknown_exit(CommandCause.NOT_STARTED, why_not_started(specs[0], error))
         return await endings.end_command(deps, command, exit)
     except SandboxGone as error:
         cause = endings.cause_of(error.cause)
@@ -369,8 +372,10 @@ async def _exec_patiently(deps: Deps, command: Command, spec: ExecSpec) -> None:
         except (Unavailable, ProtocolError) as error:
             now = deps.clock.now()
             if now > command.started_at + timedelta(seconds=_START_PATIENCE_S):
+                # Whose fault it is, the error says itself: it may be the node's, the sandbox's or sbxd's.
                 raise Unavailable(
-                    f"The node does not answer ({error.message}). What became of '{command.id}' is found out later."
+                    f"The command could not be handed over within {_START_PATIENCE_S} s: {error.message} "
+                    f"What became of '{command.id}' is found out later."
                 ) from error
             await deps.clock.sleep_until(now + timedelta(seconds=_RETRY_S))
 

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from skerry.control import commands, sandboxes
+from skerry.control import commands, sandboxes, sizes
 from skerry.control.commands import Decided
 from skerry.control.deps import Deps
 from skerry.model.command import Command, CommandKind, CommandStatus, ExecSpec, Keep, TerminalSize
@@ -38,6 +38,7 @@ async def open_terminal(deps: Deps, account_id: AccountId, sandbox_id: str, want
 
     Raises:
         NotFound, Conflict: The sandbox is not there, or does not run.
+        Invalid: What is to be run, or its environment, is too long.
         Unavailable: The node stays away; whether it runs is found out and recorded later.
     """
     sandbox = await sandboxes.get_running(deps, account_id, sandbox_id)
@@ -71,6 +72,7 @@ async def open_terminal(deps: Deps, account_id: AccountId, sandbox_id: str, want
         )
         for argv in programs
     ]
+    sizes.check_command(specs[0])
 
     async def record(command: Command) -> bool:
         return await deps.store.add_command(command) == command.id

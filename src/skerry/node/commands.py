@@ -202,6 +202,13 @@ def end_all(sandbox_id: SandboxId, spool: Spool, exits: Exits, *, oom: bool, det
             exits.keep(command_id, None)
 
 
+def take_up(spool: Spool, sandbox_id: SandboxId) -> None:
+    """Have the unfinished commands of a sandbox count as running, before it can be asked what became of them."""
+    for command_id, owner in list(spool.unfinished()):
+        if owner == sandbox_id:
+            spool.start(owner, command_id)
+
+
 def end_orphans(spool: Spool, exits: Exits) -> None:
     """End commands that have output, no end, and no sandbox that still knows them."""
     for command_id, sandbox_id in list(spool.unfinished()):

@@ -95,7 +95,7 @@ async def _work(
         first_range = int(config.instance, 16)
         supervisor = Supervisor(opened.parts, records, spool, group, first_range)
         await supervisor.adopt()
-        ops.open(supervisor, spool, opened.parts, group, await _capabilities(opened.parts))
+        ops.open(supervisor, spool, opened.parts, group, await _capabilities(config, opened.parts))
         spawn(group, _every(INODES_EVERY_S, opened.parts.layers.enforce_inodes), "inodes")
         spawn(group, _every(TEND_EVERY_S, supervisor.tend), "tend")
         spawn(group, _every(SYNC_EVERY_S, lambda: asyncio.to_thread(records.sync)), "sync")
@@ -138,7 +138,8 @@ class _Ended(Exception):
     """Ends a task group from inside."""
 
 
-async def _capabilities(parts: Parts) -> Capabilities:
+async def _capabilities(config: Config, parts: Parts) -> Capabilities:
+    disk = os.statvfs(config.home)
     probes = [*await parts.layers.probes(), *await parts.network.probes()]
     return Capabilities(
         provider="local",
@@ -148,6 +149,9 @@ async def _capabilities(parts: Parts) -> Capabilities:
         network_modes=tuple(str(mode) for mode in NetworkMode),
         keeps_memory=False,
         disk_limit=parts.layers.disk_limit,
+        memory_mb=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20,
+        cpu_millis=1000 * (os.cpu_count() or 1),
+        disk_mb=min(config.pool_mb, disk.f_blocks * disk.f_frsize >> 20),
         probes=tuple(probes),
     )
 

@@ -5,6 +5,8 @@ Every step that removes is success when there is nothing to remove, so `remove` 
 
 import asyncio
 import shutil
+from collections.abc import Coroutine
+from typing import Any
 
 import structlog
 
@@ -90,3 +92,12 @@ async def leftovers(parts: Parts) -> tuple[set[SandboxId], set[SandboxId]]:
     """What the parts hold anything of: (all, those with files)."""
     files = await parts.layers.list()
     return files | await parts.runtime.list() | await parts.network.list(), files
+
+
+async def try_removing(sandbox_id: SandboxId, removing: Coroutine[Any, Any, None]) -> None:
+    """Await `removing`; what it raises is logged, since somebody comes back to it."""
+    try:
+        await removing
+        log.warning("removed what was left of a sandbox", sandbox=sandbox_id)
+    except (SkerryError, OSError, ExceptionGroup) as error:
+        log.error("a sandbox could not be removed; trying again later", sandbox=sandbox_id, error=str(error))

@@ -18,7 +18,7 @@ from skerry.model.shell import ShellSession, ShellState
 from skerry.model.startup import StartupRun
 from skerry.model.ticket import Ticket
 from skerry.seams import Clock
-from skerry.store import changes, lists, once, rows, shells, startups
+from skerry.store import changes, lists, once, rows, shells, startups, tickets
 from skerry.store.box import Box
 from skerry.store.prepared import Prepared
 from skerry.store.sealing import NOTHING
@@ -30,7 +30,6 @@ from skerry.store.tables import (
     projects,
     sandbox_events,
     sandboxes,
-    tickets,
 )
 
 _SANDBOX = Prepared(select(sandboxes).where(sandboxes.c.id == bindparam("id_")))
@@ -332,22 +331,10 @@ class SqlStore:
         await self._database.write(lambda connection: connection.execute(change) and None)
 
     async def add_ticket(self, ticket: Ticket) -> None:
-        stale = delete(tickets).where(tickets.c.expires_at_us <= rows.to_us(self._clock.now()))
-
-        def work(connection: Connection) -> None:
-            connection.execute(stale)
-            connection.execute(insert(tickets), rows.ticket_row(ticket))
-
-        await self._database.write(work)
+        await self._database.write(partial(tickets.add, ticket=ticket, now_us=rows.to_us(self._clock.now())))
 
     async def take_ticket(self, secret_hash: bytes) -> Ticket | None:
-        chosen = delete(tickets).where(tickets.c.secret_hash == secret_hash).returning(*tickets.c)
-
-        def work(connection: Connection) -> Ticket | None:
-            row = connection.execute(chosen).one_or_none()
-            return None if row is None else rows.ticket_of(row)
-
-        return await self._database.write(work)
+        return await self._database.write(partial(tickets.take, secret_hash=secret_hash))
 
     async def ping(self) -> None:
         await self._list(select(1))

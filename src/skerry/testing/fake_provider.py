@@ -43,6 +43,7 @@ class FakeProvider:
         self.build_error: Refused | None = None
         self.gate = asyncio.Event()
         self.gate.set()
+        self.host = (32_768, 8000, 65_536)  # memory_mb, cpu_millis, disk_mb
         self.created = 0
         self.destroyed = 0
         self.built: list[str] = []
@@ -79,7 +80,7 @@ class FakeProvider:
 
     async def capabilities(self) -> Capabilities:
         self._check()
-        return Capabilities("fake", "fake", "1", False, ("bridge", "none"), False, "none")
+        return Capabilities("fake", "fake", "1", False, ("bridge", "none"), False, "none", *self.host)
 
     async def create(self, spec: SandboxSpec) -> Placement:
         self._check()

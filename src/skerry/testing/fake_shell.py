@@ -98,7 +98,7 @@ class FakeShell:
     def check(self, command: FakeCommand) -> None:
         """Raises GuestError when it cannot be started."""
         if command.spec.argv and posixpath.basename(command.spec.argv[0]) not in self._programs:
-            raise GuestError("not_found", f"{command.spec.argv[0]}: not found")
+            raise GuestError("not_found", f"{command.spec.argv[0]}: not found", errno=2)
 
     async def run(self, command: FakeCommand) -> None:
         """Run it to its end and record that."""

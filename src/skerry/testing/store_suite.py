@@ -458,7 +458,12 @@ class StoreSuite:
     async def test_terminals_are_listed_apart_keep_their_size_and_make_nothing_busy(self, store: Store) -> None:
         sandbox = await add_sandbox(store, await add_account(store))
         terminal = replace(
-            command_of(sandbox), timeout_s=None, takes_input=True, terminal=TerminalSize(80, 24), name="one"
+            command_of(sandbox),
+            timeout_s=None,
+            kind=CommandKind.TERMINAL,
+            takes_input=True,
+            terminal=TerminalSize(80, 24),
+            name="one",
         )
         other = replace(command_of(sandbox), takes_input=True)
         for command in (terminal, other):

@@ -37,15 +37,20 @@ Signal = Annotated[
     BeforeValidator(_known),
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1, "maximum": 64}, {"type": "string"}]}),
 ]
-Argument = Annotated[str, StringConstraints(max_length=131_072, pattern=r"^[^\x00]*$")]
+_MOST_BYTES = 131_071  # Linux gives no program a longer argument (MAX_ARG_STRLEN, its NUL counted)
+Argument = Annotated[str, StringConstraints(max_length=_MOST_BYTES, pattern=r"^[^\x00]*$")]
 
 
 class RunCommand(Request):
-    """POST /v1/sandboxes/{id}/commands. Exactly one of `command` (a shell line) and `argv`."""
+    """POST /v1/sandboxes/{id}/commands. Exactly one of `command` (a shell line) and `argv`.
+
+    `command` and each argument take at most 131,071 bytes of UTF-8, all of it with the environment 258,048 as JSON.
+    What is longer goes into a file, or into `stdin`.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
-    command: str | None = Field(None, min_length=1, max_length=1_048_576, pattern=r"^[^\x00]*$")
+    command: str | None = Field(None, min_length=1, max_length=_MOST_BYTES, pattern=r"^[^\x00]*$")
     argv: list[Argument] | None = Field(None, min_length=1, max_length=4096)
     timeout_seconds: int | None = Field(None, ge=1)
     working_directory: str | None = Field(None, min_length=1, max_length=4096, pattern=r"^/[^\x00]*$")

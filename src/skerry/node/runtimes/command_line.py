@@ -11,6 +11,7 @@ import shutil
 import signal
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from skerry.node.runtimes.boot_probe import boot_probe
 START_DEADLINE_S = 30.0
 DELETE_DEADLINE_S = 20.0
 BRIDGE_DEADLINE_S = 15.0
+WAKE_DEADLINE_S = 5.0
 VERSION_DEADLINE_S = 10.0
 
 
@@ -169,6 +171,8 @@ class CommandLine:
         if not await self.running(sandbox_id):
             raise SandboxGone(f"Sandbox {sandbox_id} does not run.")
         self._end_bridge(sandbox_id)
+        if not self.shares_kernel:
+            await self._wake(sandbox_id)
         host = await (self._connect(sandbox_id) if self.shares_kernel else self._execute_bridge(sandbox_id))
         try:
             await asyncio.wait_for(processes.readable(host.fileno()), BRIDGE_DEADLINE_S)
@@ -186,6 +190,13 @@ class CommandLine:
         if not await self.running(sandbox_id):
             raise SandboxGone(f"Sandbox {sandbox_id} died.")
         raise Unavailable(f"sbxd in sandbox {sandbox_id} does not answer a bridge. Destroy the sandbox if it stays so.")
+
+    async def _wake(self, sandbox_id: SandboxId) -> None:
+        """Have sbxd go on that root inside has stopped. Linux shields a first process from that, gVisor does not."""
+        with suppress(SkerryError):  # what is wrong then, the bridge tells
+            await self._reaper.run(
+                self._command("kill", sandbox_id, "CONT"), deadline_s=WAKE_DEADLINE_S, prepare=self._enter
+            )
 
     async def _execute_bridge(self, sandbox_id: SandboxId) -> socket.socket:
         host, inside = processes.stdio_pair()

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from skerry.model.errors import NotFound
-from skerry.sdk._async.http import AsyncHttp
-from skerry.sdk.requests import body_of, request_of
+from skerry.sdk._async.http import AsyncHttp, segment
+from skerry.sdk.requests import answer_of, body_of, request_of
 from skerry.wire.base import Page
 from skerry.wire.terminals import OpenTerminal, Resize, TerminalView
 
@@ -43,11 +43,11 @@ class AsyncTerminal:
     async def resize(self, cols: int, rows: int) -> None:
         """Give it another size, for all that look at it."""
         body = Resize(cols=cols, rows=rows).model_dump_json().encode()
-        self.info = TerminalView.model_validate_json(await self._http.call("POST", f"{self._path}/resize", body=body))
+        self.info = answer_of(TerminalView, await self._http.call("POST", f"{self._path}/resize", body=body))
 
     async def refresh(self) -> "AsyncTerminal":
         """Ask for its state again; itself."""
-        self.info = TerminalView.model_validate_json(await self._http.call("GET", self._path))
+        self.info = answer_of(TerminalView, await self._http.call("GET", self._path))
         return self
 
     async def close(self) -> None:
@@ -59,7 +59,7 @@ class AsyncTerminal:
 
     @property
     def _path(self) -> str:
-        return f"/v1/sandboxes/{self.info.sandbox_id}/terminals/{self.id}"
+        return f"/v1/sandboxes/{segment(self.info.sandbox_id)}/terminals/{segment(self.id)}"
 
 
 class AsyncTerminals:
@@ -67,7 +67,7 @@ class AsyncTerminals:
 
     def __init__(self, http: AsyncHttp, sandbox_id: str) -> None:
         self._http = http
-        self._path = f"/v1/sandboxes/{sandbox_id}/terminals"
+        self._path = f"/v1/sandboxes/{segment(sandbox_id)}/terminals"
 
     async def open(
         self,
@@ -98,14 +98,14 @@ class AsyncTerminals:
             name=name,
         )
         answer = await self._http.call("POST", self._path, body=body_of(request))
-        return AsyncTerminal(self._http, TerminalView.model_validate_json(answer))
+        return AsyncTerminal(self._http, answer_of(TerminalView, answer))
 
     async def list(self, *, ended: bool = False) -> list[AsyncTerminal]:
         """Those that run, newest first; with `ended` those that have ended, too (the latest page of them)."""
         answer = await self._http.call("GET", self._path, params={"ended": ended or None})
-        return [AsyncTerminal(self._http, view) for view in Page[TerminalView].model_validate_json(answer).data]
+        return [AsyncTerminal(self._http, view) for view in answer_of(Page[TerminalView], answer).data]
 
     async def get(self, terminal_id: str) -> AsyncTerminal:
         """One by its id. Raises NotFound."""
-        answer = await self._http.call("GET", f"{self._path}/{terminal_id}")
-        return AsyncTerminal(self._http, TerminalView.model_validate_json(answer))
+        answer = await self._http.call("GET", f"{self._path}/{segment(terminal_id)}")
+        return AsyncTerminal(self._http, answer_of(TerminalView, answer))

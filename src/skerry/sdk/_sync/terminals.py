@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from skerry.model.errors import NotFound
-from skerry.sdk._sync.http import Http
-from skerry.sdk.requests import body_of, request_of
+from skerry.sdk._sync.http import Http, segment
+from skerry.sdk.requests import answer_of, body_of, request_of
 from skerry.wire.base import Page
 from skerry.wire.terminals import OpenTerminal, Resize, TerminalView
 
@@ -43,11 +43,11 @@ class Terminal:
     def resize(self, cols: int, rows: int) -> None:
         """Give it another size, for all that look at it."""
         body = Resize(cols=cols, rows=rows).model_dump_json().encode()
-        self.info = TerminalView.model_validate_json(self._http.call("POST", f"{self._path}/resize", body=body))
+        self.info = answer_of(TerminalView, self._http.call("POST", f"{self._path}/resize", body=body))
 
     def refresh(self) -> "Terminal":
         """Ask for its state again; itself."""
-        self.info = TerminalView.model_validate_json(self._http.call("GET", self._path))
+        self.info = answer_of(TerminalView, self._http.call("GET", self._path))
         return self
 
     def close(self) -> None:
@@ -59,7 +59,7 @@ class Terminal:
 
     @property
     def _path(self) -> str:
-        return f"/v1/sandboxes/{self.info.sandbox_id}/terminals/{self.id}"
+        return f"/v1/sandboxes/{segment(self.info.sandbox_id)}/terminals/{segment(self.id)}"
 
 
 class Terminals:
@@ -67,7 +67,7 @@ class Terminals:
 
     def __init__(self, http: Http, sandbox_id: str) -> None:
         self._http = http
-        self._path = f"/v1/sandboxes/{sandbox_id}/terminals"
+        self._path = f"/v1/sandboxes/{segment(sandbox_id)}/terminals"
 
     def open(
         self,
@@ -98,14 +98,14 @@ class Terminals:
             name=name,
         )
         answer = self._http.call("POST", self._path, body=body_of(request))
-        return Terminal(self._http, TerminalView.model_validate_json(answer))
+        return Terminal(self._http, answer_of(TerminalView, answer))
 
     def list(self, *, ended: bool = False) -> list[Terminal]:
         """Those that run, newest first; with `ended` those that have ended, too (the latest page of them)."""
         answer = self._http.call("GET", self._path, params={"ended": ended or None})
-        return [Terminal(self._http, view) for view in Page[TerminalView].model_validate_json(answer).data]
+        return [Terminal(self._http, view) for view in answer_of(Page[TerminalView], answer).data]
 
     def get(self, terminal_id: str) -> Terminal:
         """One by its id. Raises NotFound."""
-        answer = self._http.call("GET", f"{self._path}/{terminal_id}")
-        return Terminal(self._http, TerminalView.model_validate_json(answer))
+        answer = self._http.call("GET", f"{self._path}/{segment(terminal_id)}")
+        return Terminal(self._http, answer_of(TerminalView, answer))
