@@ -120,8 +120,7 @@ def mv(
 
 def remove(
     places: PlacesArgument,
-    recursive: PlacesArgument = Annotated[list[str], typer.Argument(metavar="[SANDBOX]:PATH...", autocompletion=complete_place)]
-MarkOption = False,
+    recursive: MarkOption = False,
     output: OutputOption = Format.TEXT,
 ) -> None:
     """Remove files, symlinks themselves, empty directories; with -r trees."""
@@ -139,8 +138,7 @@ MarkOption = False,
 
 def watch(
     where: PlaceArgument,
-    recursive: PlacesArgument = Annotated[list[str], typer.Argument(metavar="[SANDBOX]:PATH...", autocompletion=complete_place)]
-MarkOption = False,
+    recursive: MarkOption = False,
     output: OutputOption = Format.TEXT,
 ) -> None:
     """Tell changes in a directory as they come, until interrupted. With -o json one object a line."""
