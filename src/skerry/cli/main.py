@@ -6,7 +6,19 @@ import sys
 
 import typer
 
-from skerry.cli import copying, diagnosis, lifecycle, running, sandboxes
+from skerry.cli import (
+    completion,
+    copying,
+    diagnosis,
+    environment,
+    files,
+    inspecting,
+    lifecycle,
+    login,
+    running,
+    sandboxes,
+    templates,
+)
 from skerry.cli.output import Format, ReaderGone, failure, hint, local_failure
 
 app = typer.Typer(
@@ -16,7 +28,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for module in (lifecycle, diagnosis, running, sandboxes, copying):
+for module in (
+    lifecycle,
+    diagnosis,
+    login,
+    sandboxes,
+    running,
+    copying,
+    files,
+    inspecting,
+    environment,
+    templates,
+    completion,
+):
     module.register(app)
 
 
@@ -42,9 +66,10 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)  # each as Ctrl-C: what was begun is put away
+    completion.prepare()
     try:
         try:
-            app()
+            app(prog_name="skerry")
         finally:
             sys.stdout.flush()
     except SkerryError as error:
