@@ -15,7 +15,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
@@ -142,7 +142,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _is_idle(self) -> bool:
         """Nobody works on a request of this connection."""
-        cycle: RequestResponseCycle | None = self.cycle  # uvicorn's word for its type is not the whole truth
+        cycle = cast(RequestResponseCycle | None, self.cycle)  # None until the first, whatever its type says
         return not self._upgraded and (cycle is None or cycle.response_complete)
 
     def _be_patient(self) -> None:
