@@ -35,7 +35,7 @@ class Strangers:
     """Commands of a sandbox that its sbxd tells of and that this process has not started: `most` may still be taken.
 
     Those of an earlier node process are such. But whoever owns sbxd may list any number at each reconnect, and what
-    each prints is kept on the host's disk. Every command is a process, so there were never more than the sandbox may have.
+    each prints is kept on the host's disk. Every command is a process: there were never more than it may have.
     """
 
     most: int
