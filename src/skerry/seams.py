@@ -11,11 +11,12 @@ from typing import Protocol
 
 from skerry.model.account import Account, ApiKey
 from skerry.model.bundle import Bundle
-from skerry.model.capability import Capabilities, Probe
+from skerry.model.capability import Capabilities, Health, Probe
 from skerry.model.command import Command, CommandEvent, CommandStatus, ExecSpec, Exit, TerminalSize
 from skerry.model.files import Archived, ArchiveLimits, FileChange, FileInfo
 from skerry.model.ids import AccountId, CommandId, KeyId, SandboxId, ShellId
 from skerry.model.lifecycle import Cause, Event, State
+from skerry.model.metrics import Metrics, Population, Usage
 from skerry.model.process import ListeningPort, Process
 from skerry.model.request import Once
 from skerry.model.sandbox import Change, Filter, Observed, Placement, Promised, Sandbox, SandboxSpec
@@ -219,6 +220,22 @@ class Provider(Protocol):
         """Sandboxes as they die. Best effort: `list` is the truth."""
         ...
 
+    async def metrics(self, sandbox_id: SandboxId) -> Metrics:
+        """What the sandbox uses now and what it used, a day back at most. A dead one's history is kept with its files.
+
+        Raises:
+            NotFound: The provider holds nothing of it.
+        """
+        ...
+
+    async def health(self) -> Health:
+        """Whether the fleet can be worked with now, and the room it has.
+
+        Raises:
+            Unavailable: It does not answer, or is starting.
+        """
+        ...
+
     def guest(self, sandbox_id: SandboxId) -> Guest:
         """The inside of a sandbox. Makes no call itself."""
         ...
@@ -291,6 +308,10 @@ class Runtime(Protocol):
 
     async def wait_dead(self, sandbox_id: SandboxId) -> Cause:
         """Return when the sandbox has died, with why (`oom` told from `runtime_died`)."""
+        ...
+
+    async def usage(self, sandbox_ids: Sequence[SandboxId]) -> Mapping[SandboxId, Usage]:
+        """What these use now, as the host counts it. Those that are gone are left out."""
         ...
 
     async def oom_kills(self, sandbox_id: SandboxId) -> int:
@@ -370,6 +391,10 @@ class Store(Protocol):
             NotFound
             Conflict: It is in none of `states` (`sandbox_<state>`).
         """
+        ...
+
+    async def population(self) -> Population:
+        """What there is, of all accounts."""
         ...
 
     async def promised(self, account_id: AccountId) -> Sequence[Promised]:

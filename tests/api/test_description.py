@@ -17,6 +17,7 @@ def document(http: httpx2.Client) -> dict[str, object]:
 
 ROUTES = {
     "/healthz": {"get"},
+    "/metrics": {"get"},
     "/readyz": {"get"},
     "/v1/capabilities": {"get"},
     "/v1/commands/{command_id}": {"get"},
@@ -52,6 +53,7 @@ ROUTES = {
     "/v1/sandboxes/{sandbox_id}/files/tar": {"get", "put"},
     "/v1/sandboxes/{sandbox_id}/files/touch": {"post"},
     "/v1/sandboxes/{sandbox_id}/files/watch": {"get"},
+    "/v1/sandboxes/{sandbox_id}/metrics": {"get"},
     "/v1/sandboxes/{sandbox_id}/ports": {"get"},
     "/v1/sandboxes/{sandbox_id}/processes": {"get"},
     "/v1/sandboxes/{sandbox_id}/terminals": {"get", "post"},

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -10,10 +11,11 @@ from pydantic import BaseModel
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
+from skerry import logs
 from skerry.api.gate import ACCOUNT
 from skerry.control.deps import Deps
 from skerry.model.errors import Invalid
-from skerry.model.ids import AccountId
+from skerry.model.ids import AccountId, is_id
 from skerry.model.request import Once
 
 
@@ -31,6 +33,7 @@ async def _call(request: HTTPConnection) -> Call:
         _refuse_unknown(request)
     if request.scope.get("method") == "POST" and _KEY in request.headers:
         _refuse_unused_key(request)
+    _bind(request.path_params)
     return Call(request.app.state.deps, request.scope[ACCOUNT], request.scope["path"])
 
 
@@ -57,6 +60,13 @@ def once(call: Call, key: str | None, body: BaseModel) -> Once | None:
 def answer(body: BaseModel, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """JSON, serialised once: the shape was checked when `body` was made."""
     return Response(body.model_dump_json(), status, headers, "application/json")
+
+
+def _bind(params: Mapping[str, str]) -> None:
+    """Log lines say what they are about. Whatever has not the form of an id may be anything, and is not repeated."""
+    for name, kind in (("sandbox_id", "sbx"), ("command_id", "cmd")):
+        if is_id(params.get(name, ""), kind):
+            logs.bind(**{name: params[name]})
 
 
 def _refuse_unused_key(request: HTTPConnection) -> None:

@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from skerry import logs
 from skerry.api import errors, sockets
 from skerry.control import accounts
 from skerry.control.deps import Deps
@@ -17,7 +18,8 @@ from skerry.model.errors import SkerryError, Unauthorized, Unavailable
 from skerry.model.ids import AccountId
 
 OPEN = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs"})
-ACCOUNT = "skerry.account"
+METRICS = "/metrics"
+ACCOUNT = "skerry.account"  # None: whoever holds the token for /metrics, which is no account's
 
 JSON_LIMIT = 32 * 1024 * 1024
 FILES_LIMIT = 96 * 1024 * 1024
@@ -38,7 +40,7 @@ class Gate:
             await self._app(scope, receive, send)
             return
         try:
-            scope[ACCOUNT] = await self._account(scope)
+            await self._admit(scope)
         except SkerryError as error:
             await errors.render(error)(scope, receive, send)
             return
@@ -51,8 +53,15 @@ class Gate:
             receive = _bounded(receive, limit)
         await self._run(scope, receive, send)
 
-    async def _account(self, scope: Scope) -> AccountId:
+    async def _admit(self, scope: Scope) -> None:
         secret = _secret(scope["headers"])
+        if scope["path"] == METRICS and secret is not None and accounts.is_metrics_token(self._deps, secret):
+            scope[ACCOUNT] = None
+            return
+        scope[ACCOUNT] = await self._account(scope, secret)
+        logs.bind(account_id=scope[ACCOUNT])
+
+    async def _account(self, scope: Scope, secret: str | None) -> AccountId:
         if scope["type"] == "websocket":
             return await sockets.authenticate(self._deps, scope, secret)
         if secret is None:
@@ -82,7 +91,7 @@ class Gate:
         except Exception as error:
             if started or scope["type"] != "http":
                 raise  # half an answer is out: breaking the connection is the only way to tell
-            await errors.fault(scope["method"], scope["path"], error)(scope, receive, send)
+            await errors.fault(error)(scope, receive, send)
 
 
 def _secret(headers: Iterable[tuple[bytes, bytes]]) -> str | None:

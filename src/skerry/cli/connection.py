@@ -18,7 +18,18 @@ def config(**overrides: object) -> "Config":
 
 
 # As the extra `server` in pyproject.toml; a dependency has its module's name.
-_SERVER_MODULES = ("alembic", "cryptography", "fastapi", "pyroute2", "sqlalchemy", "structlog", "uvicorn", "uvloop")
+_SERVER_MODULES = (
+    "alembic",
+    "cryptography",
+    "fastapi",
+    "prometheus_client",
+    "pyroute2",
+    "sqlalchemy",
+    "structlog",
+    "uvicorn",
+    "uvloop",
+    "websockets",
+)
 
 
 def require_server() -> None:

@@ -131,7 +131,7 @@ class Runner:
             self._end(command_id, writer, _unknown_end(writer, "sbxd knows it no more"), None)
         except SkerryError as error:
             # The connection broke: the supervisor reconnects and resumes, or finds the sandbox dead.
-            log.info("stopped following a command", command=command_id, why=error.message)
+            log.info("stopped following a command", command_id=command_id, why=error.message)
 
     async def _explained(self, command_id: CommandId, exit: Exit) -> Exit:
         """Tell the kernel's kill for memory from any other end, by its counter having moved."""

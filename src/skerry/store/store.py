@@ -12,6 +12,7 @@ from skerry.model.command import Command, CommandStatus, Exit, TerminalSize
 from skerry.model.errors import Conflict, NotFound
 from skerry.model.ids import AccountId, CommandId, KeyId, SandboxId, ShellId
 from skerry.model.lifecycle import Cause, Event, State, advance
+from skerry.model.metrics import Population
 from skerry.model.request import Once
 from skerry.model.sandbox import Change, Filter, Placement, Promised, Sandbox, labels_of
 from skerry.model.shell import ShellSession, ShellState
@@ -183,6 +184,9 @@ class SqlStore:
         if before is not None:
             query = lists.behind(query, before)
         return [rows.sandbox_of(row, self._box) for row in await self._list(query)]
+
+    async def population(self) -> Population:
+        return await self._database.read(lists.population)
 
     async def promised(self, account_id: AccountId) -> Sequence[Promised]:
         return lists.promised_of(await self._list(lists.promised_query(account_id)))

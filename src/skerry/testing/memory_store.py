@@ -11,6 +11,7 @@ from skerry.model.command import Command, CommandKind, CommandStatus, Exit, Term
 from skerry.model.errors import Conflict, NotFound
 from skerry.model.ids import AccountId, CommandId, KeyId, SandboxId, ShellId
 from skerry.model.lifecycle import Cause, Event, State, advance
+from skerry.model.metrics import Population
 from skerry.model.request import Once, mismatch
 from skerry.model.sandbox import Change, Filter, Placement, Promised, Sandbox, labels_of
 from skerry.model.shell import ShellSession, ShellState
@@ -144,6 +145,11 @@ class MemoryStore:
         )
         self._sandboxes[sandbox_id] = changed
         return changed
+
+    async def population(self) -> Population:
+        there = [s for s in self._sandboxes.values() if s.state is not State.DESTROYED]
+        running = sum(command.status is CommandStatus.RUNNING for command in self._commands.values())
+        return Population(Counter((s.state, s.runtime, s.template) for s in there), running)
 
     async def promised(self, account_id: AccountId) -> Sequence[Promised]:
         own = [s for s in self._sandboxes.values() if s.account_id == account_id and s.state is not State.DESTROYED]

@@ -230,6 +230,19 @@ class StoreSuite:
         assert await store.running_commands(account.id) == {running[0].id: 2}
         assert await store.running_commands(other.id) == {}
 
+    async def test_what_there_is_is_counted_over_all_accounts(self, store: Store) -> None:
+        one, two = await add_account(store), await add_account(store, "two")
+        made = [await add_sandbox(store, account) for account in (one, one, two)]
+        running = await store.transition(made[2], Event.CREATED, placement=PLACEMENT)
+        await store.transition(await store.transition(made[0], Event.DESTROY), Event.GONE)
+        await store.add_command(command_of(running))
+        told = await store.population()
+        assert told.sandboxes == {
+            (State.CREATING, None, made[1].template): 1,
+            (State.RUNNING, PLACEMENT.runtime, running.template): 1,
+        }
+        assert told.running_commands == 1
+
     async def test_a_sandbox_comes_back_as_it_was_given(self, store: Store) -> None:
         sandbox = await add_sandbox(store, await add_account(store), {"n": 1, "deep": {"x": [None]}})
         assert await store.get_sandbox(sandbox.id) == sandbox

@@ -11,7 +11,7 @@ the server's side: resume it.
 from datetime import datetime
 from typing import Annotated
 
-from pydantic import BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, Strict, StringConstraints, WithJsonSchema, model_validator
 
 from skerry.model.command import CommandStatus, Keep
 from skerry.model.errors import Invalid
@@ -61,7 +61,7 @@ class RunCommand(Request):
     # Leave standard input open, for `POST /v1/commands/{id}/stdin` and the command's WebSocket. Needs `async`.
     stdin_stream: bool = False
     # What to keep of an output larger than the server keeps: its beginning, or its end.
-    keep: Keep = Keep.HEAD
+    keep: Annotated[Keep, Strict(False)] = Keep.HEAD  # in JSON it is text
     run_async: bool = Field(False, alias="async")
 
     @model_validator(mode="after")

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 
 from skerry.sdk._async.http import AsyncHttp, segment
+from skerry.sdk.errors import Unreachable
 from skerry.sdk.requests import answer_of
 from skerry.sdk.results import BuildLine, build_line_from
 from skerry.sdk.sse import Decoder
@@ -30,11 +31,15 @@ class AsyncTemplates:
         Raises:
             NotFound: No such template.
             Refused: The build failed; the message has its last lines.
+            Unreachable: The connection broke; the build goes on.
         """
-        decoder = Decoder()
+        decoder, ended = Decoder(), False
         async with self._http.stream(f"/v1/templates/{segment(name)}/build", method="POST", again=True) as chunks:
             async for chunk in chunks:
                 for event in decoder.feed(chunk):
+                    ended = ended or event.name == "end"
                     line = build_line_from(event)
                     if line is not None:
                         yield line
+        if not ended:
+            raise Unreachable("The server ended the stream before the build's end. Ask again to follow it.")
