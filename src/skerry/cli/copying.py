@@ -1,4 +1,4 @@
-"""`cp`: files and directories between this machine and a sandbox. What comes from inside is hostile; the client checks."""
+"""`cp`: files and directories between this machine and a sandbox. What comes from inside is checked."""
 
 import base64
 import os

@@ -1,6 +1,5 @@
 """`doctor` and `client-env`: what this host can do and how its server is, and how a client reaches that server."""
 
-import asyncio
 import os
 import shlex
 from collections.abc import Sequence
@@ -62,6 +61,8 @@ def examine() -> Report:
     from skerry import instance
     from skerry.cli.server_probes import server_probes
     from skerry.inspection import host_probes, idle_probes, pool_probe
+
+    import asyncio  # only here: it is slow to load
 
     here, settings = _settings()
     pid = instance.running_pid(here)
