@@ -15,6 +15,7 @@ from acceptance.servers import Server, eventually
 from skerry import Sandbox, Skerry
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
+Told = Callable[..., Any]
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def used(skerry: Run, sandbox: Sandbox) -> Iterator[Sandbox]:
     yield sandbox
 
 
-def test_a_label_stands_for_a_sandbox_and_for_several_where_all_are_meant(skerry: Run, told: Callable[..., Any]) -> None:
+def test_a_label_stands_for_a_sandbox_and_for_several_where_all_are_meant(skerry: Run, told: Told) -> None:
     one, two = (told("create", "-l", "team=x", "-l", f"part={part}")["id"] for part in ("a", "b"))
     assert told("get", "part=a")["id"] == one
     assert {box["id"] for box in told("ls", "--label", "team=x")} == {one, two}
@@ -67,7 +68,7 @@ def test_a_label_stands_for_a_sandbox_and_for_several_where_all_are_meant(skerry
     assert told("rm", "--all", "part=c", "team=x")["destroyed"] == [one, two]
 
 
-def test_commands_mean_the_sandbox_in_use_here(skerry: Run, told: Callable[..., Any], used: Sandbox, work: Path) -> None:
+def test_commands_mean_the_sandbox_in_use_here(skerry: Run, told: Told, used: Sandbox, work: Path) -> None:
     assert told("get")["id"] == used.id
     assert skerry("exec", "--", "echo", "box", "--", "x").stdout == b"box -- x\n"
     (work / "data").write_bytes(b"1")
@@ -92,7 +93,7 @@ def test_a_context_of_another_server_is_not_used_and_no_key_goes_there(
     assert done.returncode == 1 and b"http://127.0.0.1:9" in done.stderr
 
 
-def test_create_can_use_what_it_makes(skerry: Run, told: Callable[..., Any]) -> None:
+def test_create_can_use_what_it_makes(skerry: Run, told: Told) -> None:
     made = told("create", "--use")["id"]
     assert told("use")["sandbox"] == made
     assert skerry("rm", made).returncode == 0
@@ -149,7 +150,7 @@ def test_output_beyond_the_servers_cap_comes_whole_to_who_reads_it(
     assert process.returncode == 0
 
 
-def test_the_files_of_a_sandbox(skerry: Run, told: Callable[..., Any], used: Sandbox) -> None:
+def test_the_files_of_a_sandbox(skerry: Run, told: Told, used: Sandbox) -> None:
     assert told("files", "mkdir", ":a/b")["type"] == "dir"
     assert told("files", "touch", ":a/b/empty")["size_bytes"] == 0
     assert told("files", "mv", ":a/b/empty", "a/moved")["path"] == "/workspace/a/moved"
@@ -187,7 +188,7 @@ def test_changes_are_told_as_they_come(environ: dict[str, str], work: Path, used
     assert json.loads(b"".join(seen).splitlines()[0])["kind"] in ("created", "moved_to")
 
 
-def test_variables_are_set_kept_and_taken_away(skerry: Run, told: Callable[..., Any], used: Sandbox) -> None:
+def test_variables_are_set_kept_and_taken_away(skerry: Run, told: Told, used: Sandbox) -> None:
     assert told("env", "set", "A=1", "B=x=y") == {"A": "1", "B": "x=y"}
     assert skerry("env", "set", "SECRET", SECRET="s").returncode == 0
     assert told("env", "ls", used.id) == {"A": "1", "B": "x=y", "SECRET": "s"}
@@ -195,7 +196,7 @@ def test_variables_are_set_kept_and_taken_away(skerry: Run, told: Callable[..., 
     assert skerry("exec", "--", "sh", "-c", "echo $B$SECRET$A").stdout == b"x=ys\n"
 
 
-def test_what_runs_listens_and_is_used_is_shown(skerry: Run, told: Callable[..., Any], used: Sandbox) -> None:
+def test_what_runs_listens_and_is_used_is_shown(skerry: Run, told: Told, used: Sandbox) -> None:
     running = used.commands.start("exec python3 -m http.server 8765")
     eventually("the port is told", lambda: 8765 in [one["port"] for one in told("ports")], within_s=20, every_s=0.2)
     assert any("8765" in one["argv"] for one in told("ps"))
@@ -205,7 +206,7 @@ def test_what_runs_listens_and_is_used_is_shown(skerry: Run, told: Callable[...,
     running.kill()
 
 
-def test_logs_show_a_command_and_the_startup_command(skerry: Run, told: Callable[..., Any], used: Sandbox) -> None:
+def test_logs_show_a_command_and_the_startup_command(skerry: Run, told: Told, used: Sandbox) -> None:
     running = used.commands.start("echo out; echo err >&2; read x < /dev/zero & sleep 1; echo late")
     done = skerry("logs", "-f", running.id)
     assert (done.stdout, done.stderr) == (b"out\nlate\n", b"err\n")
@@ -217,7 +218,10 @@ def test_logs_show_a_command_and_the_startup_command(skerry: Run, told: Callable
 
 def test_bash_completes_commands_and_sandboxes(environ: dict[str, str], work: Path, client: Skerry) -> None:
     with client.create("python", name="complete-me") as box:
-        script = 'eval "$(skerry completion bash)"; COMP_WORDS=(skerry %s); COMP_CWORD=%d; _skerry_completion skerry; echo "${COMPREPLY[@]}"'
+        script = (
+            'eval "$(skerry completion bash)"; COMP_WORDS=(skerry %s); COMP_CWORD=%d;'
+            ' _skerry_completion skerry; echo "${COMPREPLY[@]}"'
+        )
 
         def completed(words: str, at: int) -> str:
             done = subprocess.run(

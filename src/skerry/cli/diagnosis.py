@@ -58,11 +58,11 @@ def doctor(output: OutputOption = Format.TEXT) -> None:
 
 def examine() -> Report:
     """Look at the instance of this environment, and at its host. Root only."""
+    import asyncio  # only here: it is slow to load
+
     from skerry import instance
     from skerry.cli.server_probes import server_probes
     from skerry.inspection import host_probes, idle_probes, pool_probe
-
-    import asyncio  # only here: it is slow to load
 
     here, settings = _settings()
     pid = instance.running_pid(here)
