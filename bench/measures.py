@@ -90,7 +90,7 @@ def transfer(server: BenchServer) -> Iterator[Row]:
 
 
 def many_files(server: BenchServer) -> Iterator[Row]:
-    """500 files of 4 KB in one call: by the client, as a bare tar stream, and as JSON, which the server makes one of."""
+    """500 files of 4 KB in one call: by the client, as a bare tar stream, and as JSON, which becomes one."""
     contents = {f"d{number % 10}/{number}": os.urandom(4096) for number in range(500)}
     tree = _tar(contents)
     files = [{"path": path, "content_base64": base64.b64encode(data).decode()} for path, data in contents.items()]

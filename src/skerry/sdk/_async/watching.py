@@ -12,10 +12,14 @@ from skerry.sdk.sse import Decoder, ServerEvent
 @asynccontextmanager
 async def watch(http: AsyncHttp, base: str, path: str, *, recursive: bool) -> AsyncGenerator[AsyncIterator[FileChange]]:
     """The changes from the moment that this is entered."""
-    async with http.stream(f"{base}/watch", params={"path": path, "recursive": recursive}) as chunks:
-        async with aclosing(_events(chunks)) as events, aclosing(_changes(events)) as changes:
-            await anext(events)  # `watching`: what happens from here on is told
-            yield changes
+    params = {"path": path, "recursive": recursive}
+    async with (
+        http.stream(f"{base}/watch", params=params) as chunks,
+        aclosing(_events(chunks)) as events,
+        aclosing(_changes(events)) as changes,
+    ):
+        await anext(events)  # `watching`: what happens from here on is told
+        yield changes
 
 
 async def _changes(events: AsyncIterator[ServerEvent]) -> AsyncGenerator[FileChange]:

@@ -12,10 +12,14 @@ from skerry.sdk.sse import Decoder, ServerEvent
 @contextmanager
 def watch(http: Http, base: str, path: str, *, recursive: bool) -> Generator[Iterator[FileChange]]:
     """The changes from the moment that this is entered."""
-    with http.stream(f"{base}/watch", params={"path": path, "recursive": recursive}) as chunks:
-        with closing(_events(chunks)) as events, closing(_changes(events)) as changes:
-            next(events)  # `watching`: what happens from here on is told
-            yield changes
+    params = {"path": path, "recursive": recursive}
+    with (
+        http.stream(f"{base}/watch", params=params) as chunks,
+        closing(_events(chunks)) as events,
+        closing(_changes(events)) as changes,
+    ):
+        next(events)  # `watching`: what happens from here on is told
+        yield changes
 
 
 def _changes(events: Iterator[ServerEvent]) -> Generator[FileChange]:
