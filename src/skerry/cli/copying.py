@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
+from skerry.cli.completion import complete_place
 from skerry.cli.connection import client, find
 from skerry.cli.output import Format, OutputOption, console, data, data_json, hint, printable
 from skerry.model.errors import Invalid, NotFound, SkerryError
@@ -40,11 +41,17 @@ def register(app: typer.Typer) -> None:
 
 
 def cp(
-    source: Annotated[str, typer.Argument(help="A local path, or SANDBOX:PATH.")],
-    target: Annotated[str, typer.Argument(help="A local path, or SANDBOX:PATH.")],
+    source: Annotated[str, typer.Argument(help="A local path, or SANDBOX:PATH.", autocompletion=complete_place)],
+    target: Annotated[str, typer.Argument(help="A local path, or SANDBOX:PATH.", autocompletion=complete_place)],
     output: OutputOption = Format.TEXT,
 ) -> None:
-    """Copy a file or a directory into a sandbox or out of it. Symlinks are not followed inside, and are left out."""
+    """Copy a file or a directory into a sandbox or out of it; files of the same name are replaced.
+
+    A symlink given as SOURCE is followed. Below a directory, symlinks, sockets, pipes and devices are left out, each
+    with a line on stderr. A symlink at TARGET is followed inside a sandbox; on this machine the file takes its place.
+    Into a sandbox a file brings its permission bits along; out of one it gets this machine's default. Owners, times
+    and holes are not kept.
+    """
     from_box, from_path = _place(source)
     to_box, to_path = _place(target)
     if (from_box is None) == (to_box is None):
@@ -52,19 +59,26 @@ def cp(
     copied = Copied()
     with client() as server, _progress() as advance:
         if to_box is not None:
-            _upload(find(server, to_box), Path(from_path), to_path, copied, advance)
+            _upload(find(server, to_box or None), Path(from_path), to_path, copied, advance)
         elif from_box is not None:
-            _download(find(server, from_box), from_path, Path(to_path), copied, advance)
+            _download(find(server, from_box or None), from_path, Path(to_path), copied, advance)
     if output is Format.JSON:
         data_json({"files": copied.files, "bytes": copied.size_bytes})
     else:
         data(f"{copied.files} file{'s' if copied.files != 1 else ''}, {copied.size_bytes} bytes")
 
 
+def upload(box: "Sandbox", source: Path, target: str) -> Copied:
+    """Copy a file or directory of this machine in, without a bar. What was copied."""
+    copied = Copied()
+    _upload(box, source, target, copied, lambda advanced: None)
+    return copied
+
+
 def _place(word: str) -> tuple[str | None, str]:
-    """The sandbox (None: this machine) and the path. What begins with `/` or `.` is always local."""
+    """The sandbox (None: this machine; empty: the one in use here) and the path. `/…` and `.…` are always local."""
     box, colon, path = word.partition(":")
-    if not colon or "/" in box or box in ("", ".", ".."):
+    if not colon or "/" in box or box in (".", ".."):
         return None, word
     return box, path or "/workspace/"
 
@@ -78,10 +92,13 @@ def _upload(box: "Sandbox", source: Path, target: str, copied: Copied, advance: 
         _upload_file(box, source, target, copied, advance)
         return
     box.files.mkdir(target)
-    for directory, names, files in os.walk(source):
+    for directory, names, files in os.walk(source, onerror=_raise):
         inside = target + "".join(f"/{part}" for part in Path(directory).relative_to(source).parts)
         for name in sorted(names):
-            if not (Path(directory) / name).is_symlink():
+            path = Path(directory) / name
+            if path.is_symlink():
+                hint(f"skerry: left out {path}: a symlink")
+            else:
                 box.files.mkdir(f"{inside}/{name}")
         for name in sorted(files):
             path = Path(directory) / name
@@ -89,6 +106,10 @@ def _upload(box: "Sandbox", source: Path, target: str, copied: Copied, advance: 
                 hint(f"skerry: left out {path}: not a regular file")
                 continue
             _upload_file(box, path, f"{inside}/{name}", copied, advance)
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _upload_file(box: "Sandbox", source: Path, target: str, copied: Copied, advance: Progress) -> None:
@@ -133,6 +154,8 @@ def _download_tree(box: "Sandbox", source: str, target: Path, copied: Copied, ad
 
 def _download_file(box: "Sandbox", source: str, target: Path, copied: Copied, advance: Progress) -> None:
     """Into a neighbour first, so that a broken copy never stands under the file's name."""
+    if not target.parent.is_dir():
+        raise Invalid(f"There is no directory {target.parent} on this machine. Make it first.", field="target")
     if target.exists() and not target.is_file():
         raise Invalid(f"{target} is no regular file, and is not replaced. Copy to a file, or to a directory.")
     part = target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}.part")

@@ -23,16 +23,21 @@ if TYPE_CHECKING:
         Unauthorized,
         Unavailable,
     )
+    from skerry.sdk._async.attachments import AsyncAttachment
     from skerry.sdk._async.client import AsyncSkerry
     from skerry.sdk._async.commands import AsyncRunningCommand
     from skerry.sdk._async.listing import AsyncListing
     from skerry.sdk._async.sandbox import AsyncSandbox
     from skerry.sdk._async.shells import AsyncShell
+    from skerry.sdk._async.terminals import AsyncTerminal
+    from skerry.sdk._sync.attachments import Attachment
     from skerry.sdk._sync.client import Skerry
     from skerry.sdk._sync.commands import RunningCommand
     from skerry.sdk._sync.listing import Listing
     from skerry.sdk._sync.sandbox import Sandbox
     from skerry.sdk._sync.shells import Shell
+    from skerry.sdk._sync.terminals import Terminal
+    from skerry.sdk.attachment import Ended
     from skerry.sdk.changes import FileChange
     from skerry.sdk.errors import CommandFailed, Unreachable
     from skerry.sdk.results import BuildLine, CommandResult, Lost, Output, ShellResult
@@ -46,6 +51,11 @@ _HOMES = {
     "AsyncRunningCommand": "skerry.sdk._async.commands",
     "AsyncListing": "skerry.sdk._async.listing",
     "AsyncShell": "skerry.sdk._async.shells",
+    "AsyncAttachment": "skerry.sdk._async.attachments",
+    "AsyncTerminal": "skerry.sdk._async.terminals",
+    "Attachment": "skerry.sdk._sync.attachments",
+    "Terminal": "skerry.sdk._sync.terminals",
+    "Ended": "skerry.sdk.attachment",
     "Skerry": "skerry.sdk._sync.client",
     "Listing": "skerry.sdk._sync.listing",
     "Shell": "skerry.sdk._sync.shells",
@@ -78,16 +88,20 @@ _HOMES = {
 }
 
 __all__ = [
+    "AsyncAttachment",
     "AsyncListing",
     "AsyncRunningCommand",
     "AsyncSandbox",
     "AsyncShell",
     "AsyncSkerry",
+    "AsyncTerminal",
+    "Attachment",
     "BuildLine",
     "CommandFailed",
     "CommandResult",
     "Conflict",
     "DeadlineExceeded",
+    "Ended",
     "FileChange",
     "FileEntry",
     "GuestError",
@@ -107,6 +121,7 @@ __all__ = [
     "Skerry",
     "SkerryError",
     "Skipped",
+    "Terminal",
     "TooBusy",
     "Transfer",
     "Unauthorized",

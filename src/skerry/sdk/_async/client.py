@@ -6,6 +6,7 @@ from typing import Any
 
 from skerry.model.errors import Conflict, NotFound
 from skerry.model.ids import is_id
+from skerry.sdk._async.commands import AsyncRunningCommand
 from skerry.sdk._async.http import AsyncHttp, segment
 from skerry.sdk._async.keys import AsyncKeys
 from skerry.sdk._async.listing import AsyncListing
@@ -13,6 +14,7 @@ from skerry.sdk._async.sandbox import AsyncSandbox
 from skerry.sdk._async.templates import AsyncTemplates
 from skerry.sdk.requests import answer_of, body_of, request_of
 from skerry.sdk.settings import resolve
+from skerry.wire.commands import CommandView
 from skerry.wire.sandboxes import CapabilitiesView, CreateSandbox, MeView, SandboxView, UsageView
 
 CREATE_S = 900.0  # the template may have to be built first
@@ -85,6 +87,11 @@ class AsyncSkerry:
         """A sandbox of the account by its id. Raises NotFound."""
         answer = await self._http.call("GET", f"/v1/sandboxes/{segment(sandbox_id)}")
         return AsyncSandbox(self._http, answer_of(SandboxView, answer))
+
+    async def command(self, command_id: str) -> AsyncRunningCommand:
+        """A command of any sandbox by its id, running or ended. Raises NotFound."""
+        answer = await self._http.call("GET", f"/v1/commands/{segment(command_id)}")
+        return AsyncRunningCommand(self._http, answer_of(CommandView, answer))
 
     async def capabilities(self) -> CapabilitiesView:
         """What the machine behind the server can and cannot do."""

@@ -3,7 +3,9 @@
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from typing import TYPE_CHECKING, Literal
 
+from skerry.model.command import Keep
 from skerry.model.errors import ProtocolError, SkerryError, Unavailable
 from skerry.sdk._async.clock import sleep
 from skerry.sdk._async.http import AsyncHttp, segment
@@ -12,6 +14,9 @@ from skerry.sdk.following import Follower
 from skerry.sdk.requests import answer_of, body_of, request_of
 from skerry.sdk.results import CommandResult, Lost, Output, result_from
 from skerry.wire.commands import CommandView, RunCode, RunCommand, SignalCommand
+
+if TYPE_CHECKING:
+    from skerry.sdk._async.attachments import AsyncAttachment
 
 RECONNECT_S = 60.0
 MARGIN_S = 30.0
@@ -62,6 +67,17 @@ class AsyncRunningCommand:
         self._view = follower.ended()
         stdout, stderr = follower.collected("stdout"), follower.collected("stderr")
         return result_from(self._view, stdout, stderr)
+
+    def attach(self, offset: int = 0) -> "AsyncAttachment":
+        """A live connection, as a context manager: output from `offset` on, and input where it was started with
+        `stdin_stream`.
+
+        Raises (when entered):
+            Unreachable: No answer.
+        """
+        from skerry.sdk._async.attachments import AsyncAttachment
+
+        return AsyncAttachment(self._http, f"/v1/commands/{self.id}/ws", offset, channels=True)
 
     async def poll(self) -> CommandResult:
         """The state now, with the output so far (1 MiB of each stream)."""
@@ -149,9 +165,19 @@ class AsyncCommands:
         env: Mapping[str, str] | None = None,
         user: str | None = None,
         stdin: str | None = None,
+        stdin_stream: bool = False,
+        keep: Literal["head", "tail", "unread"] = "head",
     ) -> AsyncRunningCommand:
-        """As `run`, but return as soon as the command runs."""
-        return await self._start(self._request(command, timeout_s=timeout_s, cwd=cwd, env=env, user=user, stdin=stdin))
+        """As `run`, but return as soon as the command runs.
+
+        Args:
+            stdin_stream: Leave its standard input open: `attach()` writes to it.
+            keep: Of an output larger than the server keeps: its beginning, its end, or `unread`: all, the command
+                waits for whoever follows it.
+        """
+        request = self._request(command, timeout_s=timeout_s, cwd=cwd, env=env, user=user, stdin=stdin)
+        more = {"stdin_stream": stdin_stream, "keep": Keep(keep)}
+        return await self._start(request.model_copy(update=more))
 
     async def run_code(
         self,

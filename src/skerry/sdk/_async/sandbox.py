@@ -1,6 +1,6 @@
 """One sandbox, as its owner holds it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any
@@ -12,6 +12,7 @@ from skerry.sdk._async.git import AsyncGit
 from skerry.sdk._async.http import AsyncHttp, segment
 from skerry.sdk._async.shells import AsyncShell
 from skerry.sdk._async.startup import AsyncStartup
+from skerry.sdk._async.terminals import AsyncTerminal, AsyncTerminals
 from skerry.sdk.requests import LEFT_OUT, Left, answer_of, body_of, request_of
 from skerry.sdk.results import CommandResult
 from skerry.wire.processes import PortList, PortView, ProcessList, ProcessView
@@ -20,7 +21,8 @@ from skerry.wire.shells import SessionList, SessionView
 
 
 class AsyncSandbox:
-    """`commands`, `files`, `git` and `startup` act inside. As a context manager it is destroyed at the end.
+    """`commands`, `files`, `git`, `startup` and `terminals` act inside. As a context manager it is
+    destroyed at the end.
 
     `info` is the last answer about it, and so are the properties: `refresh` asks again.
     """
@@ -33,6 +35,7 @@ class AsyncSandbox:
         self.files = AsyncFiles(http, info.id)
         self.git = AsyncGit(http, info.id, info.timeout_seconds)
         self.startup = AsyncStartup(http, info.id)
+        self.terminals = AsyncTerminals(http, info.id)
 
     @property
     def id(self) -> str:
@@ -126,6 +129,19 @@ class AsyncSandbox:
         """Its shell sessions, oldest first."""
         found = answer_of(SessionList, await self._http.call("GET", f"{self._path}/sessions")).data
         return [AsyncShell(self._http, view, self.info.timeout_seconds) for view in found]
+
+    async def terminal(
+        self,
+        command: str | Sequence[str] | None = None,
+        *,
+        cols: int = 0,
+        rows: int = 0,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+    ) -> AsyncTerminal:
+        """A new terminal, as `terminals.open`; its `attach()` shows it and types on it."""
+        return await self.terminals.open(command, cols=cols, rows=rows, cwd=cwd, env=env, user=user)
 
     async def processes(self) -> list[ProcessView]:
         """What runs inside, by pid, with the command that each descends from."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from skerry.model.errors import Conflict, NotFound
 from skerry.model.ids import is_id
+from skerry.sdk._sync.commands import RunningCommand
 from skerry.sdk._sync.http import Http, segment
 from skerry.sdk._sync.keys import Keys
 from skerry.sdk._sync.listing import Listing
@@ -13,6 +14,7 @@ from skerry.sdk._sync.sandbox import Sandbox
 from skerry.sdk._sync.templates import Templates
 from skerry.sdk.requests import answer_of, body_of, request_of
 from skerry.sdk.settings import resolve
+from skerry.wire.commands import CommandView
 from skerry.wire.sandboxes import CapabilitiesView, CreateSandbox, MeView, SandboxView, UsageView
 
 CREATE_S = 900.0  # the template may have to be built first
@@ -85,6 +87,11 @@ class Skerry:
         """A sandbox of the account by its id. Raises NotFound."""
         answer = self._http.call("GET", f"/v1/sandboxes/{segment(sandbox_id)}")
         return Sandbox(self._http, answer_of(SandboxView, answer))
+
+    def command(self, command_id: str) -> RunningCommand:
+        """A command of any sandbox by its id, running or ended. Raises NotFound."""
+        answer = self._http.call("GET", f"/v1/commands/{segment(command_id)}")
+        return RunningCommand(self._http, answer_of(CommandView, answer))
 
     def capabilities(self) -> CapabilitiesView:
         """What the machine behind the server can and cannot do."""

@@ -200,6 +200,11 @@ class Http:
     def close(self) -> None:
         self._client.close()
 
+    @property
+    def headers(self) -> dict[str, str]:
+        """What every request carries, the key among it: for WebSockets, which are opened elsewhere."""
+        return {name: self._client.headers[name] for name in ("Authorization", "User-Agent")}
+
     def _timeout(self, timeout_s: float | None) -> httpx2.Timeout:
         read = self._timeout_s if timeout_s is None else timeout_s
         return httpx2.Timeout(read, connect=CONNECT_S, write=WRITE_S, pool=POOL_S)
