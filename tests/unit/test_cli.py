@@ -56,6 +56,26 @@ def test_help_imports_no_server_and_no_http() -> None:
     assert done.stderr.strip() == "[]"
 
 
+def test_a_fault_of_our_own_is_a_message_and_no_traceback() -> None:
+    script = (
+        "import sys\nfrom skerry.cli.main import app, main\n"
+        "@app.command()\ndef broken() -> None: raise ZeroDivisionError('by\\x1b zero')\n"
+        "sys.argv = ['skerry', 'broken']\nmain()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 70
+    assert "ZeroDivisionError: by? zero" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_what_a_terminal_cannot_show_is_no_reason_to_fail() -> None:
+    script = "from skerry.cli.main import app, main\nfrom skerry.cli.output import data\nimport sys\n"
+    script += "@app.command()\ndef show() -> None: data('\u65e5')\nsys.argv = ['skerry', 'show']\nmain()"
+    env = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, env=env)
+    assert (done.returncode, done.stdout) == (0, b"\\u65e5\n")
+
+
 def test_without_a_server_the_error_says_what_to_do(tmp_path: Path) -> None:
     done = skerry("ls", home=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
