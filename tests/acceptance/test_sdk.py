@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from acceptance.marks import on_both
-from acceptance.servers import Server, eventually
+from acceptance.servers import ROOT, Server, eventually
 
 from skerry import GuestError, Sandbox, Skerry
 
@@ -82,6 +82,26 @@ def test_what_a_sandbox_leads_out_is_left_out_here(sandbox: Sandbox, tmp_path: P
     assert sorted(path.name for path in (tmp_path / "t").iterdir()) == ["a", "hard", "setuid"]
     assert (tmp_path / "t/setuid").stat().st_mode & 0o7777 == 0o755
     assert (tmp_path / "t/setuid").stat().st_ino == (tmp_path / "t/hard").stat().st_ino
+
+
+INSIDE = """
+import io, os, tarfile
+from skerry.sdk.unpacking import Unpacker
+os.makedirs("/tmp/outside"); os.makedirs("/tmp/in"); os.symlink("/tmp/outside", "/tmp/in/there")
+stream = io.BytesIO()
+with tarfile.open(fileobj=stream, mode="w") as archive:
+    archive.addfile(tarfile.TarInfo("there/evil"))
+    archive.addfile(tarfile.TarInfo("fine/file"))
+unpacker = Unpacker("/tmp/in", max_entries=10, max_bytes=10)
+unpacker.feed(stream.getvalue())
+print(unpacker.finish().skipped_count, os.listdir("/tmp/outside"), os.listdir("/tmp/in/fine"))
+"""
+
+
+@on_both
+def test_a_client_that_runs_in_a_sandbox_follows_no_link_either(sandbox: Sandbox) -> None:
+    sandbox.files.upload_dir(ROOT / "src", "/workspace", exclude=["__pycache__", "_sync", "_async", "node", "api"])
+    assert sandbox.run_code(INSIDE).check().stdout == "1 [] ['file']\n"
 
 
 @on_both
