@@ -121,6 +121,31 @@ def _put(http: httpx2.Client, route: str, count: int, **body: Any) -> None:
     assert answer.status_code == 200 and answer.json()["count"] == count, answer.text
 
 
+def terminal(server: BenchServer) -> Iterator[Row]:
+    """One byte typed into a terminal through its WebSocket until its echo is shown, beside a PTY of this host."""
+    import httpx2
+    from websockets.sync.client import connect
+
+    with server.client() as client, client.create(TEMPLATE) as sandbox:
+        headers = {"Authorization": f"Bearer {server.key}"}
+        path = f"/v1/sandboxes/{sandbox.id}/terminals"
+        answer = httpx2.post(f"{server.url}{path}", json={"argv": ["cat"]}, headers=headers)
+        address = f"{server.url.replace('http', 'ws', 1)}{path}/{answer.json()['id']}/ws"
+        with connect(address, additional_headers=headers, compression=None) as socket:
+            socket.recv()
+
+            def type_one() -> None:
+                socket.send(b"x")
+                socket.recv()
+
+            for _ in range(20):
+                type_one()
+            ours = [_ms(type_one) for _ in range(500)]
+    with floors.pty_of_cat() as type_here:
+        bare = [_ms(type_here) for _ in range(500)]
+    yield row("terminal, keystroke echo", server.runtime, ours, "ms", floor=bare, at_most=5.0)
+
+
 def memory(server: BenchServer) -> Iterator[Row]:
     """Proportional set sizes: of sbxd, and what API and node grow by for each idle sandbox."""
     count = 20
@@ -177,11 +202,30 @@ def _seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
+def cli_help(server: BenchServer) -> Iterator[Row]:
+    """`skerry --help` and `import skerry`, each a process of its own, beside Python that does nothing."""
+    programs = {
+        "floor": ["-c", ""],
+        "skerry --help": ["-m", "skerry", "--help"],
+        "import skerry": ["-c", "import skerry"],
+    }
+    taken: dict[str, list[float]] = {name: [] for name in programs}
+    for _ in range(20):
+        for name, words in programs.items():
+            run = [sys.executable, *words]
+            taken[name].append(_ms(lambda run=run: subprocess.run(run, stdout=subprocess.DEVNULL, check=True)))
+    floor = taken["floor"]
+    yield row("skerry --help", server.runtime, taken["skerry --help"], "ms", floor=floor, at_most=300)
+    yield row("import skerry", server.runtime, taken["import skerry"], "ms", floor=floor, at_most=150)
+
+
 MEASURES: dict[str, Callable[[BenchServer], Iterator[Row]]] = {
     "cold_create": cold_create,
     "command": command,
     "get_rate": get_rate,
     "transfer": transfer,
     "many_files": many_files,
+    "terminal": terminal,
     "memory": memory,
+    "cli_help": cli_help,
 }

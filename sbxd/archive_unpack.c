@@ -150,11 +150,6 @@ static const char *open_parent(char clean[PATH_MAX], bool make) {
     return slash + 1;
 }
 
-static void temporary_name(char name[40]) {
-    static unsigned serial;
-    snprintf(name, 40, ".sbxd-%08x-%u-%u", (unsigned)now_ns(), (unsigned)getpid(), serial++);
-}
-
 static struct timespec mtime_of(const struct tar_entry *e) { return (struct timespec){e->mtime_s, e->mtime_ns}; }
 
 /* What was made under a hidden name takes its place. 0 or an errno. */
@@ -174,7 +169,7 @@ static int write_content(int fd) {
 }
 
 static const char *make_file(const char *name) {
-    char temporary[40];
+    char temporary[TEMPORARY_NAME];
     struct timespec times[2] = {{.tv_nsec = UTIME_NOW}, mtime_of(&u.entry)};
     temporary_name(temporary);
     int64_t size = u.left;
@@ -193,7 +188,7 @@ static const char *make_file(const char *name) {
 }
 
 static const char *make_symlink(const char *name) {
-    char temporary[40];
+    char temporary[TEMPORARY_NAME];
     struct timespec times[2] = {{.tv_nsec = UTIME_NOW}, mtime_of(&u.entry)};
     if (!*u.entry.link) return "it leads nowhere";
     temporary_name(temporary);
@@ -205,7 +200,7 @@ static const char *make_symlink(const char *name) {
 
 static const char *make_hard_link(void) {
     static char from[PATH_MAX], copy[PATH_MAX];
-    char temporary[40];
+    char temporary[TEMPORARY_NAME];
     struct stat st;
     const char *wrong = clean_name(u.entry.link, from), *name, *first;
     if (wrong || !*from) return "the file it is another name of is not in the archive's directory";

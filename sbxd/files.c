@@ -1,4 +1,4 @@
-/* File ops that answer at once (stat, mkdir, move) and the listing of a directory. */
+/* File ops that answer at once (stat, mkdir) and the listing of a directory. */
 #include "files.h"
 
 #include <dirent.h>
@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "loop.h"
@@ -34,6 +33,23 @@ const char *path_of(struct stream *s, const struct json *request, const char *me
 const char *last_name(const char *path) {
     const char *slash = strrchr(path, '/');
     return slash && slash[1] ? slash + 1 : path;
+}
+
+void temporary_name(char to[TEMPORARY_NAME]) {
+    static unsigned serial;
+    /* Archives are unpacked by processes of their own, beside this one. */
+    snprintf(to, TEMPORARY_NAME, ".sbxd-%08x-%u-%u", (unsigned)now_ns(), (unsigned)getpid(), serial++);
+}
+
+int temporary_open(int dir, char name[TEMPORARY_NAME]) {
+    for (int attempt = 0; attempt < 100; attempt++) {
+        temporary_name(name);
+        int fd = openat(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+        if (fd >= 0) return fd;
+        *name = 0;
+        if (errno != EEXIST) break;
+    }
+    return -1;
 }
 
 void info_put(struct buf *b, const char *path, const struct stat *st, const char *target) {
@@ -122,15 +138,6 @@ void op_mkdir(struct stream *s, const struct json *request) {
     if (error == EEXIST && parents && stat(path, &st) == 0 && S_ISDIR(st.st_mode)) error = 0;
     if (error) stream_errno(s, error, path);
     else info_close(s, path, true);
-}
-
-void op_move(struct stream *s, const struct json *request) {
-    bool bad = false, overwrite = json_get_bool(request, "overwrite", true, &bad);
-    const char *from = path_of(s, request, "from"), *to = from ? path_of(s, request, "to") : NULL;
-    if (!to) return;
-    if (bad) stream_error(s, "invalid", 0, "overwrite is a bool");
-    else if (syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, overwrite ? 0 : 1 /* NOREPLACE */) != 0) stream_errno(s, errno, from);
-    else info_close(s, to, false);
 }
 
 /* Makes an empty file where nothing is. 0 or an errno. */

@@ -19,8 +19,8 @@ void op_write(struct stream *s, const struct json *request);
 void op_list(struct stream *s, const struct json *request);      /* files.c */
 void op_stat(struct stream *s, const struct json *request);
 void op_mkdir(struct stream *s, const struct json *request);
-void op_move(struct stream *s, const struct json *request);
 void op_setattr(struct stream *s, const struct json *request);
+void op_move(struct stream *s, const struct json *request);      /* move.c */
 void op_remove(struct stream *s, const struct json *request);    /* remove.c */
 void op_watch(struct stream *s, const struct json *request);     /* watch.c */
 void op_pack(struct stream *s, const struct json *request);      /* archive.c */

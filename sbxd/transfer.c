@@ -22,7 +22,7 @@ struct reading {
 
 struct writing {
     int fd, dir;
-    char temporary[32], *name; /* both inside `dir` */
+    char temporary[TEMPORARY_NAME], *name; /* both inside `dir` */
     char *path;                /* as the host gave it */
     mode_t mode;
     uid_t uid;
@@ -188,16 +188,8 @@ static int write_prepare(struct writing *w, const char *path, bool parents, bool
     } else if (errno != ENOENT) {
         return errno;
     }
-    static unsigned serial;
-    for (int attempt = 0; attempt < 100; attempt++) {
-        snprintf(w->temporary, sizeof w->temporary, ".sbxd-%08x-%u", (unsigned)now_ns(), serial++);
-        w->fd = openat(w->dir, w->temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-        if (w->fd >= 0) return 0;
-        error = errno;
-        *w->temporary = 0;
-        if (error != EEXIST) break;
-    }
-    return error;
+    w->fd = temporary_open(w->dir, w->temporary);
+    return w->fd < 0 ? errno : 0;
 }
 
 void op_write(struct stream *s, const struct json *request) {

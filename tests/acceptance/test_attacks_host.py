@@ -15,7 +15,7 @@ from acceptance.marks import on_both
 from acceptance.servers import Server, eventually
 from node.test_hardening import ALL_ATTACKS, ONLY_INSIDE_GVISOR, ROOTS_OWN
 
-from skerry import Sandbox, Skerry, SkerryError
+from skerry import Sandbox, Skerry, SkerryError, Unavailable
 
 pytestmark = pytest.mark.long
 
@@ -228,3 +228,17 @@ def test_a_flood_at_the_servers_socket_costs_the_flooder_alone(server: Server, a
     answers(attacker)
     for part, then in before.items():
         assert server.memory_of(part) - then < 30 << 20, f"{part} grew with the flood"
+
+
+def test_a_stopped_sbxd_is_found_out_and_woken(sandbox: Sandbox) -> None:
+    """Only gVisor lets root inside stop the first process."""
+    sandbox.commands.start(["kill", "-STOP", "1"])
+
+    def answers_again() -> bool:
+        try:
+            return sandbox.commands.run(["echo", "well"]).stdout == "well\n"
+        except Unavailable:
+            return False
+
+    eventually("it runs commands again", answers_again, within_s=60)
+    assert sandbox.refresh().status in ("ready", "active")

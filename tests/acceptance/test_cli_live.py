@@ -78,6 +78,56 @@ def test_run_is_ended_by_an_interrupt_and_takes_its_sandbox_along(server: Server
     eventually("its sandbox is gone", lambda: {box.id for box in client.list()} <= before)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_run_takes_its_sandbox_along_whenever_it_is_interrupted(
+    server: Server, client: Skerry, number: signal.Signals
+) -> None:
+    """Most of the time it takes is the create call: an interrupt there must not leave a sandbox nobody knows of."""
+    before = {box.id for box in client.list()}
+    for step in range(12):
+        process = subprocess.Popen(
+            ["skerry", "run", "--", "true"], env=server.environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            process.wait(0.3 + step * 0.08)
+        except subprocess.TimeoutExpired:
+            process.send_signal(number)
+        # 0: it had ended; -n: it had not begun.
+        assert process.wait(60) in (0, 130, -number)
+    eventually("no sandbox of it is left", lambda: {box.id for box in client.list()} <= before)
+
+
+def test_exec_ends_with_whoever_reads_its_output(server: Server, sandbox: Sandbox) -> None:
+    mark = "while :; do echo mark; sleep 0.05; done"
+    process = subprocess.Popen(
+        ["skerry", "exec", sandbox.id, "--", "sh", "-c", mark],
+        env=server.environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout.readline() == b"mark\n"
+    process.stdout.close()
+    assert process.wait(30) == 141
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    look = "import glob; print(sum(b'echo mark' in open(p, 'rb').read() for p in glob.glob('/proc/[0-9]*/cmdline')))"
+    eventually("the command has ended", lambda: sandbox.commands.run(["python3", "-c", look]).stdout == "1\n")
+
+
+def test_a_name_that_several_have_is_not_guessed(skerry: Run, client: Skerry) -> None:
+    boxes = [client.create("python", name="-twice") for _ in range(2)]
+    try:
+        done = skerry("get", "--", "-twice")
+        assert done.returncode == 1
+        assert all(box.id.encode() in done.stderr for box in boxes)
+        boxes.pop().destroy()
+        assert skerry("exec", "--", "-twice", "echo", "one").stdout == b"one\n"
+    finally:
+        for box in boxes:
+            box.destroy()
+
+
 def test_cp_copies_trees_both_ways(skerry: Run, sandbox: Sandbox, tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     (tree / "deep" / "er").mkdir(parents=True)

@@ -7,7 +7,8 @@ import unicodedata
 import pytest
 from acceptance.marks import on_both
 
-from skerry import NotFound, Sandbox, SkerryError
+from skerry import GuestError, NotFound, Sandbox, Skerry, SkerryError
+from skerry.model.errors import Conflict, SandboxGone
 
 NAMES = {
     "emoji": "🏝️ rocks.txt",
@@ -118,3 +119,52 @@ def test_a_fifo_and_a_device_are_no_files_to_read(sandbox: Sandbox) -> None:
     for path in ("pipe", "/dev/zero"):
         with pytest.raises(SkerryError):
             sandbox.files.read(path)
+
+
+@on_both
+def test_what_the_kernel_makes_up_is_read_to_its_end(sandbox: Sandbox) -> None:
+    assert b"MemTotal" in sandbox.files.read("/proc/meminfo")
+    assert sandbox.files.read("/proc/self/stat").startswith(b"1 (")
+
+
+@on_both
+def test_a_file_moves_between_the_file_systems_inside(sandbox: Sandbox) -> None:
+    sandbox.files.write("f", b"x" * 3_000_000, mode="0751")
+    for target in ("/tmp/f", "/dev/shm/f", "/root/f", "/workspace/g"):
+        source = {"/tmp/f": "f", "/dev/shm/f": "/tmp/f", "/root/f": "/dev/shm/f", "/workspace/g": "/root/f"}[target]
+        moved = sandbox.files.move(source, target)
+        assert (moved.size_bytes, moved.mode) == (3_000_000, "0751")
+        assert not sandbox.files.exists(source)
+    sandbox.commands.run("mkdir -p d/e").check()
+    with pytest.raises(GuestError) as caught:
+        sandbox.files.move("d", "/dev/shm/d")
+    assert caught.value.code == "cross_device" and "cp -a" in caught.value.message
+
+
+@on_both
+def test_a_refused_upload_is_told_in_the_middle_of_sending(sandbox: Sandbox) -> None:
+    sandbox.files.write("file", b"x")
+    sent = 0
+
+    def endless():
+        nonlocal sent
+        while sent < 8 << 30:
+            sent += 1 << 20
+            yield bytes(1 << 20)
+
+    with pytest.raises(GuestError) as caught:
+        sandbox.files.write_stream("file/below", endless())
+    assert caught.value.code == "not_a_directory"
+    assert sent < 1 << 30
+
+
+@on_both
+def test_an_upload_to_a_sandbox_that_is_destroyed_meanwhile_says_so(client: Skerry, sandbox: Sandbox) -> None:
+    def interrupted():
+        yield bytes(1 << 20)
+        client.get(sandbox.id).destroy()
+        while True:
+            yield bytes(1 << 20)
+
+    with pytest.raises((SandboxGone, Conflict)):
+        sandbox.files.write_stream("late", interrupted())

@@ -14,6 +14,7 @@ from flaxcloud import FlaxClient
 
 from skerry.api.app import create_app
 from skerry.api.http import HttpProtocol
+from skerry.api.websocket import MESSAGE_BYTES, WebSocketProtocol
 from skerry.clock import SystemClock
 from skerry.config import Config
 from skerry.control import accounts, sandboxes
@@ -24,6 +25,8 @@ from skerry.store import open_store
 from skerry.testing.fake_provider import FakeProvider
 
 T = TypeVar("T")
+
+HOST = FakeProvider().host
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Server:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
 
 
-class _Running:
+class Running:
     """Serves in a thread until `stop`. The port is chosen by the kernel."""
 
     def __init__(self, home: Path) -> None:
@@ -72,6 +75,9 @@ class _Running:
         settings = uvicorn.Config(
             create_app(deps),
             http=HttpProtocol,
+            ws=WebSocketProtocol,
+            ws_max_size=MESSAGE_BYTES,
+            ws_per_message_deflate=False,
             host="127.0.0.1",
             port=0,
             log_level="warning",
@@ -92,7 +98,7 @@ class _Running:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One server a module; each test has an account of its own on it."""
-    running = _Running(tmp_path_factory.mktemp("home"))
+    running = Running(tmp_path_factory.mktemp("home"))
     yield running.start()
     running.stop()
 
@@ -104,6 +110,7 @@ def server(running: Server) -> Iterator[Server]:
     running.provider.built.clear()
     yield replace(running, key=key)
     running.provider.down = False
+    running.provider.host = HOST
     running.provider.create_error = None
     running.provider.build_error = None
     for sandbox in running.call(running.deps.store.list_sandboxes(account_id=account.id)):

@@ -39,6 +39,21 @@ def sandbox(http: httpx2.Client) -> str:
         ({"memory_mb": 0}, "invalid", "memory_mb"),
         ({"memory_mb": 10**9}, "invalid", "memory_mb"),
         ({"memory_mb": "lots"}, "invalid", "memory_mb"),
+        ({"memory_mb": "256"}, "invalid", "memory_mb"),
+        ({"memory_mb": 256.0}, "invalid", "memory_mb"),
+        ({"timeout_seconds": True}, "invalid", "timeout_seconds"),
+        ({"cpu_millis": 8001}, "invalid", "cpu_millis"),
+        ({"memory_mb": 10_000}, "invalid", "memory_mb"),
+        ({"disk_mb": 9_000}, "invalid", "disk_mb"),
+        ({"name": "two\nlines"}, "invalid", "name"),
+        ({"name": "\x1b[2J"}, "invalid", "name"),
+        ({"name": "\x9b2J"}, "invalid", "name"),
+        ({"name": "a\u202eb"}, "invalid", "name"),
+        ({"name": 7}, "invalid", "name"),
+        ({"env": {f"A{n}": "x" * 1000 for n in range(100)}}, "invalid", "env"),
+        ({"env": {"A": "x" * 131_070}}, "invalid", "env.A"),
+        ({"startup_command": "é" * 60_000}, "invalid", "startup_command"),
+        ({"env": {"A": "é" * 70_000}}, "invalid", "env.A"),
         ({"disk_mb": 10**12}, "invalid", "disk_mb"),
         ({"cpu_millis": 1}, "invalid", "cpu_millis"),
         ({"timeout_seconds": -1}, "invalid", "timeout_seconds"),
@@ -63,6 +78,7 @@ def sandbox(http: httpx2.Client) -> str:
 def test_x4_a_wrong_create_names_the_field_and_makes_nothing(
     server: Server, http: httpx2.Client, body: object, code: str, field: str
 ) -> None:
+    server.provider.host = (9_000, 8_000, 8_000)
     refused(http.post("/v1/sandboxes", json=body), 400, code, field)
     assert http.get("/v1/sandboxes").json()["data"] == []
     assert server.provider.created == 0
@@ -112,6 +128,16 @@ def test_a_name_that_is_no_text_is_refused(http: httpx2.Client, name: str) -> No
         ({"command": "true", "working_directory": "relative"}, "working_directory"),
         ({"command": "true", "env": {"=": "x"}}, "env.=.[key]"),
         ({"command": "true", "colour": 1}, "colour"),
+        ({"command": "true", "timeout_seconds": "5"}, "timeout_seconds"),
+        ({"command": "true", "async": "yes"}, "async"),
+        ({"command": "true", "async": 1}, "async"),
+        ({"command": "x" * 131_072}, "command"),
+        ({"command": "é" * 65_536}, "command"),
+        ({"argv": ["echo", "x" * 131_072]}, "argv.1"),
+        ({"argv": ["echo", "é" * 65_536]}, "argv.1"),
+        ({"argv": ["echo", *["x" * 100_000] * 3]}, "argv"),
+        ({"command": "x" * 100_000, "env": {"A": "x" * 100_000, "B": "x" * 100_000}}, "command"),
+        ({"command": "true", "env": {"A": "é" * 65_536}}, "env.A"),
     ],
 )
 def test_x4_a_wrong_command_names_the_field_and_runs_nothing(
@@ -120,6 +146,21 @@ def test_x4_a_wrong_command_names_the_field_and_runs_nothing(
     code = "unknown_field" if field == "colour" else "invalid"
     refused(http.post(f"/v1/sandboxes/{sandbox}/commands", json=body), 400, code, field)
     assert server.call(server.deps.store.list_commands(sandbox_id=SandboxId(sandbox))) == []
+
+
+def test_the_largest_command_that_is_allowed_is_run(http: httpx2.Client, sandbox: str) -> None:
+    view = http.post(f"/v1/sandboxes/{sandbox}/commands", json={"argv": ["echo", "x" * 131_071]}).json()
+    assert len(view["stdout"]) == 131_072
+
+
+def test_several_sandboxes_may_have_one_name_and_odd_ones(http: httpx2.Client) -> None:
+    for name in ("twice", "twice", "-x", "👨\u200d👩\u200d👧 ✓"):
+        assert http.post("/v1/sandboxes", json={"name": name}).json()["name"] == name
+
+
+def test_what_the_machine_has_is_told(http: httpx2.Client, server: Server) -> None:
+    told = http.get("/v1/capabilities").json()
+    assert (told["memory_mb"], told["cpu_millis"], told["disk_mb"]) == server.provider.host
 
 
 def test_a_streamed_command_cannot_be_asynchronous(http: httpx2.Client, sandbox: str) -> None:
@@ -265,7 +306,7 @@ def test_a_node_that_is_away_is_told_as_unavailable(server: Server, http: httpx2
     server.provider.down = True
     refused(http.post("/v1/sandboxes", json={"template": "python"}), 503, "unavailable")
     refused(http.get("/v1/capabilities"), 503, "unavailable")
-    refused(http.get("/readyz"), 503, "unavailable")
+    refused(http.get("/readyz"), 503, "not_ready")
     assert http.get(f"/v1/sandboxes/{sandbox}").json()["status"] == "ready"
     server.provider.down = False
 

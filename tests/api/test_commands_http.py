@@ -70,6 +70,21 @@ def test_f32_a_program_that_is_not_there_is_failed_with_its_reason(http: httpx2.
     assert http.get(f"/v1/commands/{view['id']}").json()["status"] == "failed"
 
 
+@pytest.mark.parametrize(
+    ("body", "blamed"),
+    [
+        ({"argv": ["no-such-program"]}, "the program 'no-such-program' of 'argv'"),
+        ({"command": "true", "working_directory": "/no/where"}, "'working_directory' '/no/where'"),
+    ],
+)
+def test_f32_what_kept_a_command_from_starting_is_named(
+    http: httpx2.Client, sandbox: str, body: dict[str, object], blamed: str
+) -> None:
+    view = run(http, sandbox, **body)
+    assert (view["status"], view["reason"]) == ("failed", "not_started")
+    assert blamed in str(view["message"])
+
+
 def test_stdin_is_given_and_ends(http: httpx2.Client, sandbox: str) -> None:
     assert run(http, sandbox, argv=["cat"], stdin="one\ntwo ✓")["stdout"] == "one\ntwo ✓"
     assert run(http, sandbox, argv=["cat"])["stdout"] == ""

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import httpx2
 import pytest
 
+from skerry.model.ids import SandboxId
+
 from .conftest import Server
 
 
@@ -38,6 +40,21 @@ def test_an_empty_file_goes_up_and_comes_down(http: httpx2.Client, base: str) ->
     assert http.put(f"{base}/raw", params={"path": "empty"}, content=b"").json()["size_bytes"] == 0
     answer = http.get(f"{base}/raw", params={"path": "empty"})
     assert (answer.status_code, answer.content, answer.headers["content-length"]) == (200, b"", "0")
+
+
+@pytest.mark.parametrize("told_bytes", [0, 4096])
+@pytest.mark.parametrize("length", [2, 3_000_000])
+def test_a_file_that_tells_no_true_size_is_read_to_its_end(
+    server: Server, http: httpx2.Client, base: str, told_bytes: int, length: int
+) -> None:
+    inside = server.provider.guest(SandboxId(base.split("/")[3])).files
+    inside.put("/workspace/made-up", b"x" * length)
+    inside.told_sizes["/workspace/made-up"] = told_bytes
+    answer = http.get(f"{base}/raw?path=made-up")
+    assert (answer.status_code, answer.content) == (200, b"x" * length)
+    if length < 65_536:
+        assert answer.headers["content-length"] == str(length)
+        assert base64.b64decode(http.get(f"{base}?path=made-up").json()["content_base64"]) == b"x" * length
 
 
 @pytest.mark.parametrize(

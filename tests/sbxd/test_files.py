@@ -6,12 +6,14 @@ import errno
 import json
 import os
 import socket
+import tempfile
 import threading
 import unicodedata
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sbxd.client import CLOSE, CREDIT, DATA, EOF, EVENT, WINDOW, Client, Daemon, until
+from sbxd.client import CLOSE, CREDIT, DATA, EOF, EVENT, WINDOW, Client, Daemon, Json, until
 
 ODD_NAMES = [
     "🏝 emoji".encode(),
@@ -154,6 +156,92 @@ def test_a_directory_that_moves_or_vanishes_during_a_write(client: Client, tmp_p
         (tmp_path / "moved").rmdir()
 
 
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    path = tmp_path / "here"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Path]:
+    """A directory on another file system than `here`."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="sbxd-move-") as directory:
+        yield Path(directory)
+
+
+@pytest.mark.parametrize("size", [0, 5, 20_000_000])
+def test_a_file_moves_to_another_file_system_whole(client: Client, here: Path, elsewhere: Path, size: int) -> None:
+    source, target, content = here / "f", elsewhere / "g", os.urandom(size)
+    source.write_bytes(content)
+    os.chown(source, 1234, 1235)
+    source.chmod(0o4751)
+    os.utime(source, ns=(1_000_000_007, 2_000_000_009))
+    target.write_bytes(b"replaced")
+    info = client.ask("move", **{"from": str(source), "to": str(target)}).closed
+    assert (info["path"], info["mode"], info["uid"], info["gid"]) == (str(target), 0o4751, 1234, 1235)
+    assert (info["size"], info["mtime_ns"]) == (size, 2_000_000_009)
+    assert target.read_bytes() == content
+    assert (names(here), names(elsewhere)) == ([], ["g"])
+
+
+def test_a_symlink_moves_to_another_file_system_as_a_symlink(client: Client, here: Path, elsewhere: Path) -> None:
+    (here / "l").symlink_to("no/where")
+    client.ask("move", **{"from": str(here / "l"), "to": str(elsewhere / "m")})
+    assert (elsewhere / "m").readlink() == Path("no/where")
+    assert (names(here), names(elsewhere)) == ([], ["m"])
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "members", "code"),
+    [
+        ("dir", "new", {}, "cross_device"),
+        ("fifo", "new", {}, "cross_device"),
+        ("f", "dir", {}, "is_a_directory"),
+        ("f", "old", {"overwrite": False}, "exists"),
+        ("f", "none/new", {}, "not_found"),
+        ("f/", "new", {}, "not_a_directory"),
+        ("none", "new", {}, "not_found"),
+    ],
+)
+def test_a_move_to_another_file_system_that_cannot_be_changes_nothing(
+    client: Client, here: Path, elsewhere: Path, source: str, target: str, members: Json, code: str
+) -> None:
+    for place in (here, elsewhere):
+        (place / "dir").mkdir()
+        (place / "f").write_bytes(b"f")
+        (place / "old").write_bytes(b"old")
+        os.mkfifo(place / "fifo")
+    before = names(here), names(elsewhere)
+    paths = {"from": f"{here}/{source}", "to": f"{elsewhere}/{target}"}
+    assert client.ask("move", **paths, **members).code == code
+    assert (names(here), names(elsewhere)) == before
+    assert (elsewhere / "old").read_bytes() == b"old"
+
+
+def test_a_file_that_is_written_to_while_it_moves_stays(client: Client, here: Path, elsewhere: Path) -> None:
+    source = here / "f"
+    with source.open("wb") as file:
+        file.truncate(3 << 30)  # seconds, for what is all holes
+        stream = client.open("move", **{"from": str(source), "to": str(elsewhere / "g")})
+        until(lambda: names(elsewhere))
+        file.write(b"late")
+        file.flush()
+        os.ftruncate(file.fileno(), 1)
+        assert client.finish(stream).code == "busy"
+    assert (names(here), names(elsewhere)) == (["f"], [])
+
+
+def test_a_move_that_is_given_up_leaves_nothing(client: Client, here: Path, elsewhere: Path) -> None:
+    with (here / "f").open("wb") as file:
+        file.truncate(3 << 30)
+    stream = client.open("move", **{"from": f"{here}/f", "to": f"{elsewhere}/g"})
+    until(lambda: names(elsewhere))
+    client.send_json(CLOSE, stream, {})
+    until(lambda: not names(elsewhere))
+    assert names(here) == ["f"]
+
+
 def test_create_only_never_replaces(client: Client, tmp_path: Path) -> None:
     path = tmp_path / "f"
     stream = client.open("write", path=str(path), create_only=True)
@@ -255,8 +343,9 @@ def test_a_full_disk_is_told_and_leaves_nothing(client: Client, tmp_path: Path) 
         result = client.write_file(str(small / "f"), b"x" * 3_000_000)
         assert (result.code, result.closed["error"]["errno"]) == ("no_space", errno.ENOSPC)
         assert names(small) == []
-        (tmp_path / "f").write_bytes(b"x")
-        assert client.ask("move", **{"from": str(tmp_path / "f"), "to": str(small / "f")}).code == "cross_device"
+        (tmp_path / "f").write_bytes(b"x" * 3_000_000)
+        assert client.ask("move", **{"from": str(tmp_path / "f"), "to": str(small / "f")}).code == "no_space"
+        assert (names(small), (tmp_path / "f").stat().st_size) == ([], 3_000_000)
     finally:
         subprocess.run(["umount", small], check=True)
 

@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from skerry.model.capability import Probe
 from skerry.model.errors import NotFound, SandboxGone
 from skerry.model.ids import SandboxId
 from skerry.model.lifecycle import Cause
+from skerry.model.metrics import Traffic, Usage
 from skerry.model.sandbox import Limits, NetworkMode
 from skerry.model.template import BuildProgress, TemplateState
 
@@ -29,6 +31,7 @@ class Faults:
     pause: dict[str, asyncio.Event] = field(default_factory=dict)
     running: dict[SandboxId, list[str]] = field(default_factory=dict)
     overlaps: list[tuple[str, str]] = field(default_factory=list)
+    taken: Counter[str] = field(default_factory=Counter)  # how often each step was begun
 
     async def step(self, name: str, sandbox_id: SandboxId) -> None:
         """Wait and fail as told; notes when making and removing the same thing overlap."""
@@ -36,6 +39,7 @@ class Faults:
         current = self.running.setdefault(sandbox_id, [])
         self.overlaps += [(other, name) for other in current if other.startswith(part)]
         current.append(name)
+        self.taken[name] += 1
         try:
             await asyncio.sleep(0)
             if name in self.pause:
@@ -81,6 +85,12 @@ class FakeLayers:
     async def enforce_inodes(self) -> set[SandboxId]:
         return set()
 
+    async def charged_bytes(self, sandbox_ids: Sequence[SandboxId]) -> Mapping[SandboxId, int]:
+        return {one: 4096 for one in sandbox_ids if one in self.held}
+
+    async def room(self) -> tuple[int, int]:
+        return 1 << 30, 1 << 29
+
     async def probes(self) -> Sequence[Probe]:
         return []
 
@@ -101,6 +111,9 @@ class FakeNetwork:
 
     async def list(self) -> set[SandboxId]:
         return set(self.held)
+
+    async def traffic(self, sandbox_ids: Sequence[SandboxId]) -> Mapping[SandboxId, Traffic]:
+        return {one: Traffic(1, 2) for one in sandbox_ids if one in self.held}
 
     async def resolv_conf(self, mode: NetworkMode) -> str:
         return ""
@@ -203,6 +216,9 @@ class FakeRuntime:
             return Cause.RUNTIME_DIED
         await machine.dead.wait()
         return machine.cause
+
+    async def usage(self, sandbox_ids: Sequence[SandboxId]) -> Mapping[SandboxId, Usage]:
+        return {one: Usage(5, 100, 10, 3) for one in sandbox_ids if one in self.machines}
 
     async def oom_kills(self, sandbox_id: SandboxId) -> int:
         return 0

@@ -4,17 +4,27 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
-from skerry.cli.copying import _place  # pyright: ignore[reportPrivateUsage]
 from skerry.cli.diagnosis import can_run
+from skerry.cli.places import place as placed
 from skerry.cli.sandboxes import parse_env
 from skerry.model.capability import Probe
 from skerry.model.errors import Invalid
 
-COMMANDS = ("up", "down", "serve", "doctor", "run", "create", "ls", "get", "exec", "cp", "rm", "client-env")
+COMMANDS = (
+    *("up", "down", "serve", "doctor", "client-env", "login", "logout", "use", "completion"),
+    *("create", "ls", "get", "label", "rm", "run", "exec", "shell", "cp", "logs", "ps", "ports", "metrics"),
+    *("files ls", "files stat", "files mkdir", "files touch", "files mv", "files rm", "files watch", "files cat"),
+    *("env ls", "env set", "env unset", "template ls", "template get", "template build"),
+)
+PLAIN = ("serve", "client-env", "completion", "shell", "files cat")  # they have no result but text or bytes
 
 
 def skerry(*words: str, home: Path | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -27,19 +37,20 @@ def test_help_names_every_command() -> None:
     done = skerry("--help")
     assert done.returncode == 0
     for command in COMMANDS:
-        assert f"  {command} " in done.stdout
+        assert f"  {command.split()[0]} " in done.stdout
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c not in ("serve", "client-env")])
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c not in PLAIN])
 def test_every_command_that_has_a_result_gives_it_as_json(command: str) -> None:
-    assert "--output" in skerry(command, "--help").stdout
+    assert "--output" in skerry(*command.split(), "--help").stdout
 
 
 def test_help_imports_no_server_and_no_http() -> None:
     script = (
         "import sys\nsys.argv = ['skerry', '--help']\nfrom skerry.cli.main import main\n"
         "try: main()\nexcept SystemExit: pass\n"
-        "sys.exit(str([n for n in ('httpx2', 'pydantic', 'fastapi', 'sqlalchemy', 'rich') if n in sys.modules]))"
+        "sys.exit(str([n for n in ('httpx2', 'pydantic', 'fastapi', 'sqlalchemy', 'rich',"
+        " 'websockets', 'asyncio') if n in sys.modules]))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stderr.strip() == "[]"
@@ -62,6 +73,28 @@ def test_a_failure_of_exec_itself_is_no_exit_code_of_a_command(tmp_path: Path) -
     assert skerry("exec", "box", "--", "true", home=tmp_path).returncode == 125
 
 
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"SKERRY_URL": "http://[::1", "SKERRY_API_KEY": "k"},
+        {"SKERRY_URL": "http://host:port", "SKERRY_API_KEY": "k"},
+        {"SKERRY_URL": "http://host:99999", "SKERRY_API_KEY": "k"},
+        {"SKERRY_URL": "http://a b/", "SKERRY_API_KEY": "k"},
+        {"SKERRY_URL": "http://a\nb/", "SKERRY_API_KEY": "k"},
+        {"SKERRY_URL": "nonsense", "SKERRY_API_KEY": "k"},
+        {"SKERRY_URL": "http://\udcff/", "SKERRY_API_KEY": "k"},
+        {"SKERRY_URL": "http://127.0.0.1:9", "SKERRY_API_KEY": "é"},
+        {"SKERRY_URL": "http://127.0.0.1:9", "SKERRY_API_KEY": "two\nlines"},
+        {"SKERRY_URL": "http://x" * 60, "SKERRY_API_KEY": "k"},
+    ],
+)
+@pytest.mark.parametrize(("words", "code"), [(("ls",), 1), (("exec", "box", "true"), 125)])
+def test_a_wrong_environment_is_one_clear_line(environ: dict[str, str], words: tuple[str, ...], code: int) -> None:
+    done = skerry(*words, **environ)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.startswith("skerry: ") and done.stderr.count("\n") == 1, done.stderr
+
+
 def test_down_without_a_server_is_a_success(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("down is for root")
@@ -76,14 +109,16 @@ def test_down_without_a_server_is_a_success(tmp_path: Path) -> None:
     ("word", "place"),
     [
         ("box:/a:b", ("box", "/a:b")),
-        ("box:", ("box", "/workspace/")),
+        ("box:", ("box", "")),
+        (":/a", ("", "/a")),
+        ("..:a", (None, "..:a")),
         ("./a:b", (None, "./a:b")),
         ("/tmp/a:b", (None, "/tmp/a:b")),
         ("plain", (None, "plain")),
     ],
 )
 def test_a_place_is_here_or_in_a_sandbox(word: str, place: tuple[str | None, str]) -> None:
-    assert _place(word) == place
+    assert placed(word) == place
 
 
 def test_an_environment_word_has_a_name_and_a_value() -> None:
@@ -108,3 +143,78 @@ def probe(name: str, ok: bool, *, required: bool = True) -> Probe:
 )
 def test_a_host_can_run_sandboxes_when_all_that_is_needed_works(probes: list[Probe], ready: bool) -> None:
     assert can_run("runsc", probes) is ready
+
+
+class Api(BaseHTTPRequestHandler):
+    """A server that says what a hostile one, or another client, may say."""
+
+    NAME = "\x1b[2J\x9bred\n\u202eevil"
+    view: ClassVar[dict[str, object]] = {
+        "id": "sbx_00000000000000000000", "name": NAME, "status": "ready", "template": NAME, "runtime": NAME,
+        "memory_mb": 1, "cpu_millis": 1, "disk_mb": 1, "timeout_seconds": 1, "network_mode": "none", "env": {"A": NAME},
+        "capabilities": [], "metadata": {"m": NAME}, "created_at": "2030-01-01T00:00:00Z",
+        "updated_at": "2030-01-01T00:00:00Z",
+    }  # fmt: skip
+
+    entry: ClassVar[dict[str, object]] = {
+        "name": "f", "path": "/f", "type": "file", "size_bytes": 1, "mode": "0644", "uid": 0, "gid": 0,
+        "modified_at": "2030-01-01T00:00:00Z",
+    }  # fmt: skip
+
+    def do_GET(self) -> None:
+        if "/files/stat" in self.path:
+            self.answer(200, json.dumps(self.entry).encode())
+            return
+        listing = self.path.split("?")[0] == "/v1/sandboxes"
+        body = json.dumps({"data": [self.view]} if listing else self.view).encode()
+        self.answer(200, body)
+
+    def do_DELETE(self) -> None:
+        self.answer(409, json.dumps({"error": {"code": "x", "message": f"no {self.NAME}"}}).encode())
+
+    def answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def api() -> Iterator[dict[str, str]]:
+    """The environment that leads to such a server."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Api) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield {"SKERRY_URL": f"http://127.0.0.1:{server.server_port}", "SKERRY_API_KEY": "k", "PYTHONUTF8": "1"}
+        server.shutdown()
+
+
+@pytest.mark.parametrize("words", [("ls",), ("get", "sbx_00000000000000000000"), ("rm", "sbx_00000000000000000000")])
+def test_nothing_that_a_server_says_acts_on_a_terminal(api: dict[str, str], words: tuple[str, ...]) -> None:
+    done = skerry(*words, **api)
+    said = done.stdout + done.stderr
+    assert "evil" in said
+    assert all(character.isprintable() or character == "\n" for character in said), repr(said)
+    if words[0] == "ls":
+        assert said.count("\n") == 2
+
+
+def test_a_reader_that_has_gone_ends_the_program_quietly(api: dict[str, str]) -> None:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("SKERRY_")}
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "skerry", "ls"], stdout=writing, stderr=subprocess.PIPE, env={**kept, **api}
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_what_this_machine_refuses_is_one_clear_line(api: dict[str, str], tmp_path: Path) -> None:
+    box = "sbx_00000000000000000000"
+    for words in (("cp", f"{box}:/f", f"{tmp_path}/no/where"), ("cp", f"{tmp_path}/none", f"{box}:/f")):
+        done = skerry(*words, **api)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith("skerry: ") and done.stderr.count("\n") == 1, done.stderr

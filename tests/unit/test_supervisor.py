@@ -38,7 +38,7 @@ class Host:
         return Records(self.home / "sandboxes")
 
     @asynccontextmanager
-    async def node(self) -> AsyncGenerator[Supervisor]:
+    async def node(self, *, return_s: float = 10.0, adopt_s: float = 10.0) -> AsyncGenerator[Supervisor]:
         """A supervisor that has adopted what there was; leaving kills it, and not its sandboxes."""
         parts = Parts(
             self.runtime, self.layers, FakeImages(self.faults), self.network, Path("/sbxd"), self.home / "bundles"
@@ -49,6 +49,7 @@ class Host:
                 self.group = group
                 self.spool = Spool(self.home / "spool", 1 << 20, 60)
                 supervisor = Supervisor(parts, self.records, self.spool, group)
+                supervisor.return_s, supervisor.adopt_s = return_s, adopt_s
                 await supervisor.adopt()
                 yield supervisor
                 raise Killed
@@ -247,12 +248,59 @@ async def test_a_channel_that_breaks_is_opened_anew(host: Host, monkeypatch: pyt
 
 async def test_a_sandbox_that_cannot_be_reached_any_more_is_given_up(host: Host) -> None:
     host.faults.errors["runtime.bridge"] = Unavailable("silence")
-    async with host.node() as node:
+    async with host.node(return_s=0.3) as node:
         wanted = spec()
         await node.create(wanted)
         host.runtime.hang_up(wanted.id)
         await until(lambda: not node.list()[0].running)
         assert "silence" in node.list()[0].detail
+
+
+async def test_a_way_that_is_held_shut_for_a_while_is_tried_until_it_opens(host: Host) -> None:
+    host.faults.errors["runtime.bridge"] = Unavailable("no place for those who are not proven")
+    async with host.node() as node:
+        wanted = spec()
+        await node.create(wanted)
+        host.runtime.hang_up(wanted.id)
+        await until(lambda: host.faults.taken["runtime.bridge"] >= 5)
+        del host.faults.errors["runtime.bridge"]
+        await until(lambda: reachable(node, wanted.id))
+        assert isinstance((await host.run(node, wanted.id))[-1], Exit)
+
+
+@pytest.mark.parametrize("opens", [True, False])
+async def test_a_sandbox_that_holds_its_way_shut_holds_no_start_up(host: Host, opens: bool) -> None:
+    shut, command = spec(), ExecSpec(id=new_command_id(), shell="x")
+    async with host.node() as node:
+        await node.create(shut)
+        await host.spool.start(shut.id, command.id).append(
+            1, b"said"
+        )  # a command that was running when the node was killed
+    host.faults.pause["runtime.bridge"] = asyncio.Event()
+    async with host.node(return_s=0.2, adopt_s=0.05) as node:
+        assert node.list() == [Observed(shut.id, 1, running=True)]
+        with pytest.raises(Unavailable):
+            node.inside(shut.id)
+        assert host.spool.exit_of(command.id) is None
+        other = spec()
+        await node.create(other)
+        assert isinstance((await host.run(node, other.id))[-1], Exit)
+        if not opens:
+            host.faults.errors["runtime.bridge"] = Unavailable("silence")
+        host.faults.pause["runtime.bridge"].set()
+        if opens:
+            await until(lambda: reachable(node, shut.id))
+        else:
+            await until(lambda: not next(seen for seen in node.list() if seen.id == shut.id).running)
+        await until(lambda: host.spool.exit_of(command.id) is not None)
+
+
+def reachable(node: Supervisor, sandbox_id: SandboxId) -> bool:
+    try:
+        node.inside(sandbox_id)
+    except Unavailable:
+        return False
+    return True
 
 
 async def test_whole_sandboxes_are_adopted_and_strays_removed(host: Host) -> None:

@@ -12,6 +12,8 @@ from skerry.model.errors import GuestError, Invalid
 from skerry.model.files import FileInfo, FileType
 from skerry.seams import FileReader, Guest
 
+_SMALL = 65_536  # files up to this are read before the answer begins
+
 
 async def download(guest: Guest, path: str, range_header: str | None, if_range: str | None, *, head: bool) -> Response:
     """The answer to GET and HEAD. What the file is, is told from the moment of opening it."""
@@ -41,8 +43,32 @@ async def download(guest: Guest, path: str, range_header: str | None, if_range: 
 async def _whole(guest: Guest, path: str) -> Response:
     async with AsyncExitStack() as stack:
         reader = await stack.enter_async_context(files.read(guest, path))
-        headers = _headers(reader.info) | {"Content-Length": str(reader.info.size_bytes)}
-        return Stream(_exactly(reader, reader.info.size_bytes), 200, headers, close=stack.pop_all().aclose)
+        headers = _headers(reader.info)
+        if reader.info.size_bytes > _SMALL:
+            headers["Content-Length"] = str(reader.info.size_bytes)
+            return Stream(_exactly(reader, reader.info.size_bytes), 200, headers, close=stack.pop_all().aclose)
+        # What the kernel makes up as it is read (/proc, /sys) tells 0 or a page as its size: read, and see.
+        chunks = aiter(reader)
+        beginning, ended = await _beginning(chunks)
+        if ended:
+            return Response(beginning, 200, headers, "application/octet-stream")
+        return Stream(_joined(beginning, chunks), 200, headers, close=stack.pop_all().aclose)
+
+
+async def _beginning(chunks: AsyncIterator[bytes]) -> tuple[bytes, bool]:
+    """All of a small file, True; or the first part of a larger one, False."""
+    held = bytearray()
+    async for chunk in chunks:
+        held += chunk
+        if len(held) > _SMALL:
+            return bytes(held), False
+    return bytes(held), True
+
+
+async def _joined(beginning: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield beginning
+    async for chunk in rest:
+        yield chunk
 
 
 def _head(info: FileInfo) -> Response:

@@ -81,7 +81,7 @@ async def make_directory(call: Caller, sandbox_id: str, body: MakeDirectory) -> 
 
 @router.post("/move", response_model=FileEntry)
 async def move_file(call: Caller, sandbox_id: str, body: MoveFile) -> Response:
-    """Rename within the sandbox."""
+    """Rename. To another file system inside a file is copied, all or nothing; a directory is refused."""
     guest = await files.open_guest(call.deps, call.account_id, sandbox_id)
     return answer(file_entry(await files.move(guest, body.source, body.target, overwrite=body.overwrite)))
 

@@ -1,19 +1,65 @@
-"""uvicorn's HTTP protocol with a cheaper way for request bodies. Decides nothing: parsing and limits are uvicorn's.
+"""uvicorn's HTTP protocol with a cheaper way for request bodies, and an end for those that nobody wants any more.
 
 uvicorn copies each received piece into a growing buffer and out of it again, which for a large upload is a third of the
 API's work. Here a piece that nothing waits in front of is handed on as it is.
+
+uvicorn keeps a connection whose request was answered early, and takes the rest of the body, however long. Here such
+an answer says `Connection: close`; what still comes is dropped for a moment, so that the client, which may only look
+for it when it has sent all or cannot send any more, finds it before the connection is cut. Parsing and limits are
+uvicorn's.
 """
 
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+LINGER_S = 2.0
+# A rest of a body up to this is cheaper to take than a new connection.
+SMALL_REST = 65_536
+
+
+@dataclass(slots=True)
+class _Upload:
+    """A request's body: how much is still to come by its own telling. None: chunked, it does not tell."""
+
+    cycle: RequestResponseCycle
+    left: int | None
+
+    @property
+    def long(self) -> bool:
+        return self.cycle.more_body and (self.left is None or self.left > SMALL_REST)
 
 
 class HttpProtocol(HttpToolsProtocol):
     """For `uvicorn.Config(http=…)`. Bound to the pinned uvicorn: it fills what its cycle's `receive` takes."""
 
+    _upload: _Upload | None = None  # the request that is being received, if its body is not a small one
+    _ending = False  # the last answer of this connection is out
+    _stopping = False  # the server is
+
+    def data_received(self, data: bytes) -> None:
+        if not self._ending:
+            super().data_received(data)
+
+    def on_headers_complete(self) -> None:
+        before = self.cycle
+        super().on_headers_complete()
+        self._upload = None
+        if self.cycle is before:
+            return  # it becomes a websocket
+        left = _announced(self.headers)
+        if left is None or left > SMALL_REST:
+            self._upload = upload = _Upload(self.cycle, left)
+            self.cycle.send = self._watched(upload, self.cycle.send)  # pyright: ignore[reportAttributeAccessIssue]
+
     def on_body(self, body: bytes) -> None:
         cycle = self.cycle
         assert self.parser is not None  # it is calling
+        if self._upload is not None and self._upload.left is not None:
+            self._upload.left -= len(body)
         if cycle.response_complete or self.parser.should_upgrade():
             super().on_body(body)
             return
@@ -26,3 +72,50 @@ class HttpProtocol(HttpToolsProtocol):
         if len(cycle.body) > HIGH_WATER_LIMIT:
             self.flow.pause_reading()
         cycle.message_event.set()
+
+    def on_response_complete(self) -> None:
+        if not self._ending:
+            super().on_response_complete()
+            return
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self._unset_keepalive_if_required()
+        if self._stopping:
+            self.transport.close()  # nobody is there to wait
+            return
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.flow.resume_reading()
+        self.loop.call_later(LINGER_S, self.transport.abort)
+
+    def shutdown(self) -> None:
+        self._stopping = True
+        super().shutdown()
+
+    def _watched(self, upload: _Upload, send: Callable[[Any], Awaitable[None]]) -> Callable[[Any], Awaitable[None]]:
+        """`send` for an answer that may come before the body has been received."""
+        cycle, cut = upload.cycle, False
+
+        async def watched(message: Any) -> None:
+            nonlocal cut
+            if message["type"] == "http.response.start":
+                cut = upload.long
+                cycle.keep_alive = cycle.keep_alive and not cut  # makes uvicorn say `Connection: close`
+            elif cut and not message.get("more_body", False):
+                cycle.keep_alive = True  # makes it leave the closing to `on_response_complete`
+                self._ending = True
+            await send(message)
+
+        return watched
+
+
+def _announced(headers: list[tuple[bytes, bytes]]) -> int | None:
+    """The length of a body by its header; 0: there is none; None: it is not told."""
+    length = 0
+    for name, value in headers:
+        if name == b"transfer-encoding":
+            return None
+        if name == b"content-length" and value.isdigit():
+            length = int(value)
+    return length

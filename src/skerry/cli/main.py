@@ -1,12 +1,25 @@
 """The program `skerry`: its commands, and how an error leaves it. Imports as little as `--help` needs."""
 
+import os
 import signal
 import sys
 
 import typer
 
-from skerry.cli import copying, diagnosis, lifecycle, running, sandboxes
-from skerry.cli.output import Format, failure, hint
+from skerry.cli import (
+    completion,
+    copying,
+    diagnosis,
+    environment,
+    files,
+    inspecting,
+    lifecycle,
+    login,
+    running,
+    sandboxes,
+    templates,
+)
+from skerry.cli.output import Format, ReaderGone, failure, hint, local_failure
 
 app = typer.Typer(
     help="Sandboxes for AI agents on machines you own.",
@@ -15,7 +28,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for module in (lifecycle, diagnosis, running, sandboxes, copying):
+for module in (
+    lifecycle,
+    diagnosis,
+    login,
+    sandboxes,
+    running,
+    copying,
+    files,
+    inspecting,
+    environment,
+    templates,
+    completion,
+):
     module.register(app)
 
 
@@ -41,18 +66,26 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)  # each as Ctrl-C: what was begun is put away
+    completion.prepare()
     try:
-        app()
+        try:
+            app(prog_name="skerry")
+        finally:
+            sys.stdout.flush()
     except SkerryError as error:
         failure(error, _form(sys.argv))
         sys.exit(1)
     except KeyboardInterrupt:
         hint("skerry: interrupted")
         sys.exit(130)
-    except BrokenPipeError:
+    except (ReaderGone, BrokenPipeError):
         # Whoever read our output has gone: say nothing, and keep Python from saying it at exit.
         sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(141)
+    except OSError as error:
+        failure(local_failure(error), _form(sys.argv))
+        sys.exit(1)
 
 
 def _interrupt(number: int, frame: object) -> None:

@@ -1,6 +1,7 @@
 """What goes where: stdout is data and nothing else; progress, hints and errors go to stderr."""
 
 import json
+import os
 import sys
 import time
 from collections.abc import Generator, Sequence
@@ -21,6 +22,10 @@ class Format(StrEnum):
     JSON = "json"
 
 
+class ReaderGone(Exception):
+    """Whoever read our output has gone. No OSError: those of this kind are taken by the library below."""
+
+
 OutputOption = Annotated[Format, typer.Option("-o", "--output", help="How to print the result.")]
 
 
@@ -32,12 +37,19 @@ def console() -> "Console":
 
 
 def data(text: str) -> None:
-    """One line of data."""
-    sys.stdout.write(text + "\n")
+    """One line of data. Whatever comes from a server or a sandbox in it, it is one line and acts on no terminal."""
+    _write(printable(text) + "\n")
 
 
 def data_json(value: object) -> None:
-    data(json.dumps(value, indent=2, ensure_ascii=False))
+    _write(json.dumps(value, indent=2) + "\n")
+
+
+def _write(text: str) -> None:
+    try:
+        sys.stdout.write(text)
+    except BrokenPipeError as error:
+        raise ReaderGone from error
 
 
 def printable(text: str) -> str:
@@ -46,8 +58,8 @@ def printable(text: str) -> str:
 
 
 def hint(text: str) -> None:
-    """One line for a person."""
-    sys.stderr.write(text + "\n")
+    """Words for a person; several lines are shown as such."""
+    sys.stderr.write("\n".join(printable(line) for line in text.split("\n")) + "\n")
 
 
 def progress_line(text: str) -> None:
@@ -57,7 +69,7 @@ def progress_line(text: str) -> None:
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Columns in plain text: for eyes, and for `awk`."""
-    cells = [list(headers), *(list(row) for row in rows)]
+    cells = [list(headers), *([printable(cell) for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(headers))]
     for line in cells:
         data("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
@@ -69,7 +81,15 @@ def failure(error: "SkerryError", form: Format = Format.TEXT) -> None:
         detail = {"code": error.code, "message": error.message, "field": error.field}
         sys.stderr.write(json.dumps({"error": {k: v for k, v in detail.items() if v is not None}}) + "\n")
     else:
-        sys.stderr.write(f"skerry: {error.message}\n")
+        hint(f"skerry: {error.message}")
+
+
+def local_failure(error: OSError) -> "SkerryError":
+    """What this machine's own system refused (a file, a directory), as an error of ours."""
+    from skerry.model.errors import Invalid
+
+    named = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
+    return Invalid(f"{named}{error.strerror or error} (on this machine).", code="local")
 
 
 class Step:

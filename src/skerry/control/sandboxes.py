@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 
-from skerry.control import endings, repeats, templates
+from skerry.control import endings, repeats, sizes, templates
 from skerry.control.deps import Deps
 from skerry.model.env import REDACTED
 from skerry.model.errors import Conflict, DeadlineExceeded, Invalid, NotFound, Refused, SkerryError, Unavailable
@@ -189,7 +189,8 @@ async def set_env(deps: Deps, account_id: AccountId, sandbox_id: str, env: Mappi
 
 
 def check_env(env: Mapping[str, str]) -> None:
-    """Raises Invalid where somebody sends back what a list showed: it would take the place of the real value."""
+    """Raises Invalid where it is too large, or is what a list showed: that would take the place of the real value."""
+    sizes.check_env(env)
     for name, value in env.items():
         if value == REDACTED:
             raise Invalid(
@@ -253,8 +254,9 @@ def spec_of(sandbox: Sandbox) -> SandboxSpec:
 
 async def _make(deps: Deps, sandbox: Sandbox) -> Sandbox:
     try:
-        placement = await _place(deps, sandbox)
-        sandbox = await _created(deps, sandbox, placement)
+        async with deps.telemetry.create():
+            placement = await _place(deps, sandbox)
+            sandbox = await _created(deps, sandbox, placement)
     except Conflict:
         raise
     except SkerryError as error:
@@ -307,6 +309,9 @@ async def _decide(deps: Deps, account_id: AccountId, wanted: NewSandbox) -> Sand
     _at_most("memory_mb", wanted.memory_mb, config.max_memory_mb)
     _at_most("disk_mb", wanted.disk_mb, config.pool_mb)
     _at_most("timeout_seconds", wanted.timeout_s, config.max_command_timeout_s)
+    if wanted.startup_command:
+        sizes.check_startup(wanted.startup_command, wanted.env)
+    await _check_host(deps, wanted)
     await templates.check(deps, template)
     account = await deps.store.get_account(account_id)
     now = deps.clock.now()
@@ -334,6 +339,19 @@ async def _decide(deps: Deps, account_id: AccountId, wanted: NewSandbox) -> Sand
         model=None if wanted.model is None else dict(wanted.model),
         startup_command=wanted.startup_command or None,
     )
+
+
+async def _check_host(deps: Deps, wanted: NewSandbox) -> None:
+    """Refuse limits that the machine cannot hold: they would be none."""
+    names = ("memory_mb", "cpu_millis", "disk_mb")
+    asked = {name: value for name in names if (value := getattr(wanted, name)) is not None}
+    if not asked:
+        return
+    host = await deps.provider.capabilities()
+    for name, value in asked.items():
+        has = getattr(host, name)
+        if has and value > has:
+            raise Invalid(f"'{name}' is {value}; the machine has {has}. GET /v1/capabilities tells.", field=name)
 
 
 def _at_most(name: str, value: int | None, most: int) -> None:

@@ -5,9 +5,10 @@ from contextlib import asynccontextmanager
 
 from skerry.guest import answers, requests
 from skerry.guest.connection import Connection
-from skerry.guest.files import ANSWER_S, READ_AHEAD, STALL_S
+from skerry.guest.files import ANSWER_S, READ_AHEAD, STALL_S, send_chunks
 from skerry.guest.frames import Channel
 from skerry.guest.stream import Stream
+from skerry.guest.uploads import send_until_answered
 from skerry.model.errors import Unavailable
 from skerry.model.files import Archived, ArchiveLimits
 
@@ -71,10 +72,7 @@ async def unpack(connection: Connection, path: str, chunks: AsyncIterator[bytes]
     stream = await connection.open(_request("unpack", path, limits))
     try:
         await _begun(connection, stream, "unpacking")
-        async for chunk in chunks:
-            if chunk:
-                await stream.send(chunk, deadline_s=STALL_S)
-        await stream.send_eof()
+        await send_until_answered(send_chunks(stream, chunks), stream.result())
         return connection.checked(answers.read_archived, await stream.result(SETTLE_S))
     finally:
         stream.close()

@@ -31,11 +31,14 @@ _BUFFERS_A_CALL = 64
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """All in seconds. A connection on which nothing came for `quiet_s` is asked with PING, and given `silent_s`."""
+    """All in seconds. A connection on which nothing came for `quiet_s` is asked with PING, and given `silent_s`.
+
+    `quiet_s` holds where something waits for an answer; an idle connection is asked three times as late.
+    """
 
     greeting_s: float = 10.0
-    quiet_s: float = 15.0
-    silent_s: float = 30.0
+    quiet_s: float = 5.0
+    silent_s: float = 10.0
 
 
 async def connect(
@@ -100,6 +103,7 @@ class Connection:
         self._writing = False
         self._drained: asyncio.Future[None] | None = None
         self._pumping = False
+        self._looks = 0  # since the peer went silent
         self._last_received = self._loop.time()
         self._loop.add_reader(sock.fileno(), self._on_readable)
         self._timer = self._loop.call_later(timing.quiet_s, self._on_timer)
@@ -198,16 +202,22 @@ class Connection:
         return pong
 
     def _on_timer(self) -> None:
-        silent_for = self._loop.time() - self._last_received
-        if silent_for >= self._timing.quiet_s + self._timing.silent_s:
-            self.abort(Unavailable(f"The sandbox has not answered for {silent_for:.0f} s."))
+        """Looks a few times before it gives up: a process that was itself stopped has not read what came."""
+        now, timing = self._loop.time(), self._timing
+        look_s = min(timing.quiet_s, timing.silent_s) / 4
+        delay = timing.quiet_s * (1 if self._streams else 3) - (now - self._last_received)
+        if delay > 0:
+            self._looks = 0
+            delay = min(delay, timing.quiet_s)  # a request may come meanwhile
+        elif self._looks * look_s >= timing.silent_s:
+            self.abort(Unavailable(f"The sandbox has not answered for {now - self._last_received:.0f} s."))
             return
-        delay = self._timing.quiet_s - silent_for
-        if delay <= 0:
+        else:
             if not self._pongs:
                 self._send_ping()
             self._decoder.trim()
-            delay = min(self._timing.quiet_s, self._timing.silent_s) / 4
+            self._looks += 1
+            delay = look_s
         if self._error is None:
             self._timer = self._loop.call_later(delay, self._on_timer)
 

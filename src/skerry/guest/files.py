@@ -8,11 +8,12 @@ from skerry.guest import answers, frames, requests
 from skerry.guest.connection import Connection
 from skerry.guest.frames import Channel
 from skerry.guest.stream import Stream
+from skerry.guest.uploads import send_until_answered
 from skerry.model.errors import Invalid
 from skerry.model.files import ChangeKind, FileChange, FileInfo
 
 ANSWER_S = 60.0
-TREE_S = 900.0  # removing a tree takes as long as it is large
+TREE_S = 900.0  # removing a tree, or moving a file to another device, takes as long as it is large
 STALL_S = 120.0  # a disk that moves no byte for this long
 READ_AHEAD = 262_144  # beyond the initial credit: sbxd reads the next frame while one is under way
 WATCH_BYTES = 1 << 20  # unread changes beyond this are told as `overflow`
@@ -69,13 +70,18 @@ async def write(
         request["create_only"] = True
     stream = await connection.open(request)
     try:
-        async for chunk in chunks:
-            if chunk:
-                await stream.send(chunk, deadline_s=STALL_S)
-        await stream.send_eof()
+        await send_until_answered(send_chunks(stream, chunks), stream.result())
         return connection.checked(answers.read_file_info, await stream.result(STALL_S))
     finally:
         stream.close()  # before the end of file: sbxd drops what it has
+
+
+async def send_chunks(stream: Stream, chunks: AsyncIterator[bytes]) -> None:
+    """All of `chunks`, then end of file."""
+    async for chunk in chunks:
+        if chunk:
+            await stream.send(chunk, deadline_s=STALL_S)
+    await stream.send_eof()
 
 
 def _mode(mode: int) -> int:
@@ -162,7 +168,7 @@ async def move(connection: Connection, source: str, target: str, *, overwrite: b
         "to": requests.path(target, "target"),
         "overwrite": overwrite,
     }
-    return connection.checked(answers.read_file_info, await one_answer(connection, request))
+    return connection.checked(answers.read_file_info, await one_answer(connection, request, TREE_S))
 
 
 async def remove(connection: Connection, path: str, *, recursive: bool) -> int:

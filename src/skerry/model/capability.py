@@ -19,7 +19,10 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """A provider's report. `runtime` is the pinned one; without isolation of its own, `shares_kernel` is true."""
+    """A provider's report. `runtime` is the pinned one; without isolation of its own, `shares_kernel` is true.
+
+    `memory_mb`, `cpu_millis`, `disk_mb`: what the host has; no sandbox can be given more. 0: not told.
+    """
 
     provider: str
     runtime: str
@@ -28,4 +31,17 @@ class Capabilities:
     network_modes: tuple[str, ...]
     keeps_memory: bool
     disk_limit: str  # "simple-quota", "qgroup", "none"
+    memory_mb: int = 0
+    cpu_millis: int = 0
+    disk_mb: int = 0
     probes: tuple[Probe, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """A fleet that answers: `runtime` was booted for trial when it started, the pool holds all files."""
+
+    runtime: str
+    running: int  # sandboxes
+    pool_bytes: int
+    pool_free_bytes: int

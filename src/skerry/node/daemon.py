@@ -32,6 +32,8 @@ from skerry.node.ops import Ops
 from skerry.node.parts import Parts
 from skerry.node.records import Records
 from skerry.node.rpc import Server
+from skerry.node.sample_rings import SampleRings
+from skerry.node.sampler import INTERVAL_S, Sampler
 from skerry.node.spool import Spool
 from skerry.node.supervisor import Supervisor
 from skerry.node.tasks import root_cause, spawn
@@ -58,7 +60,7 @@ def run(config: Config, make_images: MakeImages = Images) -> int:
     """
     if os.geteuid() != 0:
         raise Refused("skerry-node needs root: it mounts, makes cgroups and network namespaces.")
-    logs.configure(config.log_level)
+    logs.configure(config.log_level, config.log_format)
     _raise_open_files()
     for directory, mode in ((config.home, 0o711), (config.run_dir, 0o711), (config.node_dir, 0o711)):
         directory.mkdir(mode=mode, parents=True, exist_ok=True)
@@ -94,10 +96,12 @@ async def _work(
         records = Records(config.node_dir / "sandboxes")
         first_range = int(config.instance, 16)
         supervisor = Supervisor(opened.parts, records, spool, group, first_range)
+        sampler = Sampler(opened.parts, SampleRings(config.node_dir / "samples"), supervisor.list)
         await supervisor.adopt()
-        ops.open(supervisor, spool, opened.parts, group, await _capabilities(opened.parts))
+        ops.open(supervisor, spool, opened.parts, group, await _capabilities(config, opened.parts), sampler)
         spawn(group, _every(INODES_EVERY_S, opened.parts.layers.enforce_inodes), "inodes")
         spawn(group, _every(TEND_EVERY_S, supervisor.tend), "tend")
+        spawn(group, _every(INTERVAL_S, sampler.sample), "sample")
         spawn(group, _every(SYNC_EVERY_S, lambda: asyncio.to_thread(records.sync)), "sync")
         spawn(group, _every(SWEEP_EVERY_S, lambda: asyncio.to_thread(spool.sweep, time.time())), "sweep")
         log.info("the node is ready", sandboxes=len(supervisor.list()), runtime=opened.parts.runtime.name)
@@ -138,7 +142,8 @@ class _Ended(Exception):
     """Ends a task group from inside."""
 
 
-async def _capabilities(parts: Parts) -> Capabilities:
+async def _capabilities(config: Config, parts: Parts) -> Capabilities:
+    disk = os.statvfs(config.home)
     probes = [*await parts.layers.probes(), *await parts.network.probes()]
     return Capabilities(
         provider="local",
@@ -148,6 +153,9 @@ async def _capabilities(parts: Parts) -> Capabilities:
         network_modes=tuple(str(mode) for mode in NetworkMode),
         keeps_memory=False,
         disk_limit=parts.layers.disk_limit,
+        memory_mb=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20,
+        cpu_millis=1000 * (os.cpu_count() or 1),
+        disk_mb=min(config.pool_mb, disk.f_blocks * disk.f_frsize >> 20),
         probes=tuple(probes),
     )
 

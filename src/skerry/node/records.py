@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from skerry.guest.shapes import Json, spec_from, spec_to
-from skerry.model.errors import TooBusy
+from skerry.model.errors import SandboxGone, TooBusy
 from skerry.model.ids import SandboxId, is_id
 from skerry.model.lifecycle import Cause
 from skerry.model.sandbox import Observed, SandboxSpec
@@ -191,3 +191,10 @@ def _from(told: Mapping[str, Any]) -> Record:
         cause=None if cause is None else Cause(cause),
         detail=told["detail"],
     )
+
+
+def gone(record: Record) -> SandboxGone:
+    """What whoever asks for a sandbox that is not there any more is told."""
+    cause = record.cause or ("destroyed" if record.stage is Stage.DESTROYING else Cause.RUNTIME_DIED)
+    detail = f" {record.detail}" if record.detail else ""
+    return SandboxGone(f"Sandbox {record.id} is not running any more ({cause}).{detail}", cause=str(cause))

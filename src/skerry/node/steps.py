@@ -5,6 +5,8 @@ Every step that removes is success when there is nothing to remove, so `remove` 
 
 import asyncio
 import shutil
+from collections.abc import Coroutine
+from typing import Any
 
 import structlog
 
@@ -74,7 +76,7 @@ async def release(parts: Parts, sandbox_id: SandboxId) -> None:
         try:
             await step(sandbox_id)
         except (SkerryError, OSError) as error:
-            log.error("could not release a part of a sandbox", sandbox=sandbox_id, step=step, error=str(error))
+            log.error("could not release a part of a sandbox", sandbox_id=sandbox_id, step=step, error=str(error))
 
 
 async def remove(parts: Parts, sandbox_id: SandboxId) -> None:
@@ -90,3 +92,12 @@ async def leftovers(parts: Parts) -> tuple[set[SandboxId], set[SandboxId]]:
     """What the parts hold anything of: (all, those with files)."""
     files = await parts.layers.list()
     return files | await parts.runtime.list() | await parts.network.list(), files
+
+
+async def try_removing(sandbox_id: SandboxId, removing: Coroutine[Any, Any, None]) -> None:
+    """Await `removing`; what it raises is logged, since somebody comes back to it."""
+    try:
+        await removing
+        log.warning("removed what was left of a sandbox", sandbox_id=sandbox_id)
+    except (SkerryError, OSError, ExceptionGroup) as error:
+        log.error("a sandbox could not be removed; trying again later", sandbox_id=sandbox_id, error=str(error))

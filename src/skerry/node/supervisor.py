@@ -8,10 +8,9 @@ import asyncio
 import builtins
 import os
 import secrets
-from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
 
 import structlog
 
@@ -33,17 +32,17 @@ from skerry.model.ids import SandboxId, is_id
 from skerry.model.lifecycle import Cause
 from skerry.model.sandbox import Observed, Placement, SandboxSpec
 from skerry.node import steps
-from skerry.node.commands import Runner, end_all, end_orphans
+from skerry.node.commands import Runner, end_all, end_orphans, take_up
 from skerry.node.deaths import Deaths
 from skerry.node.exits import Exits
 from skerry.node.parts import Parts
-from skerry.node.records import Record, Records, Stage, free_id_base, host_boot, moved
+from skerry.node.records import Record, Records, Stage, free_id_base, gone, host_boot, moved
+from skerry.node.returning import ADOPT_S, RETURN_S, come_back
 from skerry.node.spool import Spool
 from skerry.node.tasks import root_cause, spawn, through
 
 CREATE_S = 90.0
 CAUSE_GRACE_S = 2.0  # a channel that ends because the sandbox died is usually seen before the death itself
-RECONNECTS = 3
 ADOPTED_AT_ONCE = 8
 MAX_WAITING = 512  # creates that wait for their turn; more are told to come back
 
@@ -80,6 +79,7 @@ class Supervisor:
         self._creating = 0
         self._strays: set[SandboxId] = set()
         self.deaths = Deaths()
+        self.return_s, self.adopt_s = RETURN_S, ADOPT_S
         self._boot = host_boot()
         spawn(group, self._exits.run(), "exits")
 
@@ -125,7 +125,7 @@ class Supervisor:
             await through(self._group, self._undo(held, record))
             return None
         if record.stage is Stage.DEAD:
-            raise _gone(record)
+            raise gone(record)
         return Placement(record.runtime, record.template_digest)
 
     async def _make(self, held: _Held, spec: SandboxSpec) -> Placement:
@@ -156,6 +156,7 @@ class Supervisor:
                 raise
             raise cause from error
         self._take(held, held.record, connection)
+        log.info("a sandbox was made", sandbox_id=record.id, template=record.spec.template)
         return Placement(record.runtime, record.template_digest)
 
     async def _undo(self, held: _Held, record: Record) -> None:
@@ -186,6 +187,7 @@ class Supervisor:
                     held.record = moved(record, Stage.DESTROYING)
                     self._drop(held, held.record, SandboxGone("The sandbox was destroyed.", cause="destroyed"))
                     await self._undo(held, record)
+                    log.info("a sandbox was destroyed", sandbox_id=sandbox_id)
         finally:
             self._done_with(sandbox_id, held)
 
@@ -214,7 +216,7 @@ class Supervisor:
         if held.guest is not None and held.runner is not None:
             return held.guest, held.runner
         if held.record.stage in (Stage.DEAD, Stage.DESTROYING):
-            raise _gone(held.record)
+            raise gone(held.record)
         raise Unavailable(f"Sandbox {sandbox_id} is {held.record.stage} and cannot be reached now: try again.")
 
     # -- life and death ----------------------------------------------------------------------------------------
@@ -225,9 +227,7 @@ class Supervisor:
         spawn(self._group, self._watch(held, record, connection), "watch")
 
     def _link(self, held: _Held, record: Record, connection: Connection) -> Runner:
-        async def oom_kills() -> int:
-            return await self._parts.runtime.oom_kills(record.id)
-
+        oom_kills = partial(self._parts.runtime.oom_kills, record.id)
         held.guest = SbxdGuest(connection)
         own = not self._parts.runtime.shares_kernel
         held.runner = Runner(record.id, held.guest, self._spool, self._exits, oom_kills, kernel_of_its_own=own)
@@ -262,19 +262,18 @@ class Supervisor:
         if isinstance(error, ProtocolError):
             return f"The daemon inside broke its protocol, so the sandbox was ended. {error.message}"
         held.guest = held.runner = None
-        for attempt in range(RECONNECTS):
-            if held.record is not record:
-                break
+
+        async def attempt() -> Connection:
+            connection = await steps.reconnect(self._parts, record)
             try:
-                connection = await steps.reconnect(self._parts, record)
                 await self._link(held, record, connection).resume(self._group)
-                return connection
-            except (SkerryError, OSError) as failed:
+            except BaseException:
                 held.guest = held.runner = None
-                error = failed if isinstance(failed, SkerryError) else Unavailable(str(failed))
-                log.warning("no way into a sandbox", sandbox=record.id, attempt=attempt + 1, error=error.message)
-                await asyncio.sleep(attempt)
-        return f"The daemon inside does not answer any more. {error.message}"
+                raise
+            return connection
+
+        back = await come_back(record.id, attempt, lambda: held.record is record, within_s=self.return_s)
+        return back if isinstance(back, Connection) else f"The daemon inside does not answer any more. {back.message}"
 
     async def _bury(self, held: _Held, record: Record, cause: Cause, detail: str) -> None:
         """Record a death, end what went on inside, free the compute. The files are kept until destroy."""
@@ -283,8 +282,8 @@ class Supervisor:
             self._records.write(held.record)
         except OSError as error:
             log.error("a death could not be recorded; the next start finds it again", error=str(error))
-        log.warning("a sandbox died", sandbox=record.id, cause=cause, detail=detail)
-        self._drop(held, held.record, _gone(held.record))
+        log.warning("a sandbox died", sandbox_id=record.id, cause=cause, detail=detail)
+        self._drop(held, held.record, gone(held.record))
         self.deaths.tell(held.record.observed())
         await steps.release(self._parts, record.id)
 
@@ -311,7 +310,7 @@ class Supervisor:
 
         async def stray(sandbox_id: SandboxId) -> None:
             async with turns:
-                await self._attempt(sandbox_id, steps.remove(self._parts, sandbox_id))
+                await steps.try_removing(sandbox_id, steps.remove(self._parts, sandbox_id))
 
         async with asyncio.TaskGroup() as group:
             for record in records:
@@ -341,7 +340,22 @@ class Supervisor:
             self._done_with(record.id, held)
 
     async def _readopt(self, held: _Held, record: Record) -> None:
-        again = await self._again(held, record, Unavailable("The node was restarted."))
+        coming = self._group.create_task(self._again(held, record, Unavailable("The node was restarted.")))
+        if (await asyncio.wait((coming,), timeout=self.adopt_s))[0]:
+            await self._readopted(held, record, coming.result())
+        else:  # someone inside may hold the way shut: no other sandbox waits for that
+            take_up(self._spool, record.id)
+            spawn(self._group, self._readopt_later(held, record, coming), "adopt later")
+
+    async def _readopt_later(self, held: _Held, record: Record, coming: asyncio.Task[Connection | str]) -> None:
+        again = await coming
+        async with held.lock:
+            if held.record is record:
+                await self._readopted(held, record, again)
+            elif isinstance(again, Connection):
+                again.abort(Unavailable("The sandbox was destroyed meanwhile."))
+
+    async def _readopted(self, held: _Held, record: Record, again: Connection | str) -> None:
         if isinstance(again, str):
             await self._bury(held, record, Cause.RUNTIME_DIED, again)
         else:
@@ -355,18 +369,11 @@ class Supervisor:
         """
         for sandbox_id, held in list(self._held.items()):
             if held.record is not None and held.record.stage is Stage.DESTROYING and not held.users:
-                await self._attempt(sandbox_id, self.destroy(sandbox_id))
+                await steps.try_removing(sandbox_id, self.destroy(sandbox_id))
         strays = (await steps.leftovers(self._parts))[0] - self._held.keys()
         for sandbox_id in strays & self._strays:
-            await self._attempt(sandbox_id, steps.remove(self._parts, sandbox_id))
+            await steps.try_removing(sandbox_id, steps.remove(self._parts, sandbox_id))
         self._strays = strays
-
-    async def _attempt(self, sandbox_id: SandboxId, removing: Coroutine[Any, Any, None]) -> None:
-        try:
-            await removing
-            log.warning("removed what was left of a sandbox", sandbox=sandbox_id)
-        except (SkerryError, OSError, ExceptionGroup) as error:
-            log.error("a sandbox could not be removed; trying again later", sandbox=sandbox_id, error=str(error))
 
     async def quiet(self) -> None:
         """Return when nothing is being made or unmade, or after a while: the next start finishes the rest."""
@@ -390,9 +397,3 @@ class Supervisor:
                     await self._bury(held, held.record, Cause.HOST_RESTART, "Skerry was stopped; the files are kept.")
         finally:
             self._done_with(sandbox_id, held)
-
-
-def _gone(record: Record) -> SandboxGone:
-    cause = record.cause or ("destroyed" if record.stage is Stage.DESTROYING else Cause.RUNTIME_DIED)
-    detail = f" {record.detail}" if record.detail else ""
-    return SandboxGone(f"Sandbox {record.id} is not running any more ({cause}).{detail}", cause=str(cause))

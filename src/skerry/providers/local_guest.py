@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from skerry.guest import shapes
+from skerry.guest.uploads import send_until_answered
 from skerry.model.command import CommandEvent, ExecSpec, Lost, Output, TerminalSize
 from skerry.model.errors import Invalid, ProtocolError
 from skerry.model.files import Archived, ArchiveLimits, FileChange, FileInfo
@@ -18,6 +19,7 @@ from skerry.model.process import ListeningPort, Process
 from skerry.providers.node_client import ANSWER_S, NodeCall, NodeClient
 
 STALL_S = 300.0  # the longest that a file's bytes may take to move on
+TREE_S = 960.0  # longer than the node's own deadline for trees and large moves, whose answer says more
 SETTLE_S = 900.0  # from the end of an upload to its answer: the times of many directories are set then
 
 
@@ -82,7 +84,7 @@ class LocalGuest:
     ) -> FileInfo:
         ask = {"sandbox": self._sandbox_id, "path": path, "mode": mode, "create_only": create_only}
         async with await self._client.open("write", ask) as call:
-            await _send_all(call, chunks)
+            await send_until_answered(_send_all(call, chunks), call.result(None))
             return shapes.info_from(await call.result(STALL_S))
 
     async def list(self, path: str) -> AsyncIterator[FileInfo]:
@@ -100,14 +102,15 @@ class LocalGuest:
         return await self._info("mkdir", path=path, parents=parents, mode=mode)
 
     async def move(self, source: str, target: str, *, overwrite: bool = True) -> FileInfo:
-        return await self._info("move", source=source, target=target, overwrite=overwrite)
+        ask = {"sandbox": self._sandbox_id, "source": source, "target": target, "overwrite": overwrite}
+        return shapes.info_from(await self._client.ask("move", ask, deadline_s=TREE_S))
 
     async def _info(self, op: str, **ask: object) -> FileInfo:
         return shapes.info_from(await self._client.ask(op, {"sandbox": self._sandbox_id, **ask}))
 
     async def remove(self, path: str, *, recursive: bool = False) -> int:
         ask = {"sandbox": self._sandbox_id, "path": path, "recursive": recursive}
-        return int((await self._client.ask("remove", ask, deadline_s=STALL_S))["removed"])
+        return int((await self._client.ask("remove", ask, deadline_s=TREE_S))["removed"])
 
     async def set_attributes(
         self,
@@ -130,7 +133,7 @@ class LocalGuest:
     async def unpack(self, path: str, chunks: AsyncIterator[bytes], limits: ArchiveLimits) -> Archived:
         ask = {"sandbox": self._sandbox_id, "path": path, "limits": shapes.limits_to(limits)}
         async with await self._client.open("unpack", ask) as call:
-            await _send_all(call, chunks)
+            await send_until_answered(_send_all(call, chunks), call.result(None))
             return shapes.archived_from(await call.result(SETTLE_S))
 
     async def processes(self) -> Sequence[Process]:

@@ -17,16 +17,28 @@ def resolve(url: str | None, api_key: str | None, environ: Mapping[str, str] = o
         Invalid: The address is not an http or https URL.
     """
     address = (url or environ.get("SKERRY_URL") or DEFAULT_URL).rstrip("/")
-    parts = urlsplit(address)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise Invalid(f"'{address}' is no server address. It looks like {DEFAULT_URL}.", field="url")
+    if not _is_address(address):
+        raise Invalid(f"{address!r} is no server address. It looks like {DEFAULT_URL}.", field="url")
     key = api_key or environ.get("SKERRY_API_KEY")
     if not key:
         raise Unauthorized(
             "No API key. Pass api_key=…, or set SKERRY_API_KEY; on the server's machine: "
             'eval "$(./skerry client-env)".'
         )
+    if not (key.isascii() and key.isprintable()):
+        raise Unauthorized("The API key holds characters that no key has. Was it copied whole, and nothing else?")
     return address, key
+
+
+def _is_address(text: str) -> bool:
+    if not (text.isprintable() and " " not in text):
+        return False
+    try:
+        parts = urlsplit(text)
+        _ = parts.port  # parsed only now
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 def is_loopback(url: str) -> bool:

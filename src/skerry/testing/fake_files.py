@@ -33,6 +33,7 @@ class FakeFiles:
     def __init__(self) -> None:
         self._now_ns = 1_700_000_000_000_000_000
         self.watchers: list[Watcher] = []
+        self.told_sizes: dict[str, int] = {}  # as the kernel tells of files that it makes up while they are read
         self.nodes: dict[str, Node] = {path: Node(None, 0o755, self._now_ns) for path in ("/", "/workspace", "/tmp")}
 
     def tick(self) -> int:
@@ -53,7 +54,7 @@ class FakeFiles:
             name=posixpath.basename(path) or "/",
             path=path,
             type=FileType.DIR if node.data is None else FileType.FILE,
-            size_bytes=len(node.data or b""),
+            size_bytes=self.told_sizes.get(path, len(node.data or b"")),
             mode=node.mode,
             uid=0,
             gid=0,
@@ -83,6 +84,10 @@ class FakeFiles:
         if self._node(path).data is not None:
             raise GuestError("not_a_directory", f"{path}: Not a directory")
         return [other for other in self.nodes if other != "/" and posixpath.dirname(other) == path]
+
+    def check_target(self, path: str) -> None:
+        """What is known of a file to be written before its bytes have come."""
+        self._check_parents(normal(path))
 
     def put(self, path: str, data: bytes, mode: int | None = None) -> None:
         """Write a file with its parents."""

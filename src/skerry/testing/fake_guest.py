@@ -21,14 +21,16 @@ _CHUNK_BYTES = 65_536
 
 
 class FakeReader:
-    """A file's bytes as they were when it was opened."""
+    """A file's bytes as they were when it was opened; `check` is called before each piece."""
 
-    def __init__(self, info: FileInfo, data: bytes) -> None:
+    def __init__(self, info: FileInfo, data: bytes, check: Callable[[], None]) -> None:
         self.info = info
         self._data = data
+        self._check = check
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         for start in range(0, len(self._data), _CHUNK_BYTES):
+            self._check()
             yield self._data[start : start + _CHUNK_BYTES]
 
 
@@ -97,7 +99,7 @@ class FakeGuest:
         cwd = normal(spec.cwd or self.cwd)
         if (node := self.files.nodes.get(cwd)) is None or node.data is not None:
             if spec.cwd is not None:
-                raise GuestError("cwd", f"{cwd}: No such directory")
+                raise GuestError("cwd", f"{cwd}: No such directory", errno=2)
             cwd = "/"
         command = FakeCommand(spec, {**self.env, **spec.env}, cwd, pid=100 + len(self._commands))
         command.stdin_ended = not spec.stdin and spec.tty is None
@@ -190,12 +192,13 @@ class FakeGuest:
         self._check_alive()
         data = self.files.data(requests.path(path))
         end = len(data) if length < 0 else offset + length
-        yield FakeReader(self.files.info(path), data[offset:end])
+        yield FakeReader(self.files.info(path), data[offset:end], self._check_alive)
 
     async def write(
         self, path: str, chunks: AsyncIterator[bytes], *, mode: int | None = None, create_only: bool = False
     ) -> FileInfo:
         self._check_alive()
+        self.files.check_target(requests.path(path))
         data = b"".join([chunk async for chunk in chunks])
         if create_only and normal(requests.path(path)) in self.files.nodes:
             raise GuestError("exists", f"{path}: File exists")

@@ -4,13 +4,13 @@ from datetime import datetime
 
 from pydantic import Field
 
-from skerry.wire.base import Answer, Request
+from skerry.wire.base import Answer, PersonalName, Request
 
 
 class CreateKey(Request):
     """POST /v1/keys."""
 
-    name: str = Field("default", min_length=1, max_length=200)
+    name: PersonalName = "default"
 
 
 class KeyView(Answer):

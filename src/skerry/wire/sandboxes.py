@@ -6,23 +6,31 @@ from typing import Annotated, Any
 from pydantic import Field, StringConstraints
 
 from skerry.model.sandbox import NetworkMode
-from skerry.wire.base import Answer, Request
+from skerry.wire.base import Answer, PersonalName, Request
 
 EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,255}$")]
-EnvValue = Annotated[str, StringConstraints(max_length=131_072, pattern=r"^[^\x00]*$")]
-Env = Annotated[dict[EnvName, EnvValue], Field(max_length=512)]
+EnvValue = Annotated[str, StringConstraints(max_length=131_071, pattern=r"^[^\x00]*$")]
+Env = Annotated[
+    dict[EnvName, EnvValue],
+    Field(
+        max_length=512,
+        description="Each entry as NAME=value takes at most 131,071 bytes (Linux's limit), "
+        "a sandbox's whole environment 98,304 as JSON.",
+    ),
+]
 
 
 class CreateSandbox(Request):
     """Everything left out takes the server's default; the answer reports what is in force."""
 
     template: str | None = Field(None, min_length=1, max_length=200)
-    name: str | None = Field(None, min_length=1, max_length=200)
+    # For people. Several sandboxes may have the same one; commands that are given it then ask for an id.
+    name: PersonalName | None = None
     memory_mb: int | None = Field(None, ge=64)
     cpu_millis: int | None = Field(None, ge=50, le=1_000_000)
     disk_mb: int | None = Field(None, ge=64)
     timeout_seconds: int | None = Field(None, ge=1)
-    network_mode: NetworkMode | None = None
+    network_mode: Annotated[NetworkMode, Field(strict=False)] | None = None
     env: Env | None = Field(None, repr=False)
     metadata: dict[str, Any] | None = None
     model: dict[str, Any] | None = None
@@ -37,7 +45,7 @@ class CreateSandbox(Request):
 class ChangeSandbox(Request):
     """PATCH /v1/sandboxes/{id}. What is left out stays; `null` takes it away. `metadata` is replaced as a whole."""
 
-    name: str | None = Field(None, min_length=1, max_length=200)
+    name: PersonalName | None = None
     metadata: dict[str, Any] | None = None
 
 
@@ -82,7 +90,10 @@ class ProbeView(Answer):
 
 
 class CapabilitiesView(Answer):
-    """GET /v1/capabilities: what the machine behind this server can and cannot do."""
+    """GET /v1/capabilities: what the machine behind this server can and cannot do.
+
+    `memory_mb`, `cpu_millis` and `disk_mb` are what it has: no sandbox can be given more. 0: not told.
+    """
 
     provider: str
     runtime: str
@@ -91,6 +102,9 @@ class CapabilitiesView(Answer):
     network_modes: list[str]
     keeps_memory: bool
     disk_limit: str
+    memory_mb: int = 0
+    cpu_millis: int = 0
+    disk_mb: int = 0
     probes: list[ProbeView]
 
 
@@ -156,3 +170,10 @@ class UsageView(Answer):
     disk_mb: int
     limits: LimitsView
     sandbox_limits: SandboxLimitsView
+
+
+class ReadyView(Answer):
+    """GET /readyz."""
+
+    status: str
+    parts: dict[str, str]

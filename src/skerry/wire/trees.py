@@ -55,6 +55,6 @@ class TouchFile(Request):
     """POST …/files/touch. The time is `modified_at`, or the present; nothing there: an empty file is made."""
 
     path: PathText
-    modified_at: AwareDatetime | None = None
+    modified_at: Annotated[AwareDatetime, Field(strict=False)] | None = None  # JSON has no times: text
     mode: Mode | None = None
     create: bool = True

@@ -1,6 +1,7 @@
 """A connection against a scripted peer: greeting, flow control, liveness, and every kind of hostility."""
 
 import asyncio
+import time
 import tracemalloc
 from collections.abc import Awaitable
 
@@ -11,6 +12,7 @@ from skerry.guest import frames
 from skerry.guest.byte_stream import StreamBytes
 from skerry.guest.connection import Connection, Timing, connect
 from skerry.guest.frames import INITIAL_CREDIT, FrameType
+from skerry.guest.sbxd_guest import SbxdGuest
 from skerry.model.errors import (
     DeadlineExceeded,
     GuestError,
@@ -300,6 +302,34 @@ async def test_a_silent_peer_is_asked_and_then_given_up() -> None:
     async with connected(timing=QUICK) as (connection, peer):
         await peer.expect(FrameType.PING)
         assert isinstance(await asyncio.wait_for(connection.wait_ended(), DEADLINE_S), Unavailable)
+
+
+async def test_silence_while_something_waits_is_found_out_sooner() -> None:
+    lapses: list[float] = []
+    for waits in (True, False):
+        async with connected(timing=QUICK) as (connection, peer), asyncio.TaskGroup() as group:
+            begun = asyncio.get_running_loop().time()
+            if waits:
+                group.create_task(_refused(SbxdGuest(connection).stat("/")))
+            await asyncio.wait_for(connection.wait_ended(), DEADLINE_S)
+            lapses.append(asyncio.get_running_loop().time() - begun)
+            del peer
+    assert lapses[0] < lapses[1]
+
+
+async def _refused(asking: Awaitable[object]) -> None:
+    with pytest.raises(Unavailable):
+        await asking
+
+
+async def test_a_process_that_was_stopped_itself_looks_before_it_gives_up() -> None:
+    async with connected(timing=QUICK) as (connection, peer):
+        frame = await peer.expect(FrameType.PING)
+        await peer.send(FrameType.PONG, 0, frame.payload)
+        time.sleep(3 * (QUICK.quiet_s + QUICK.silent_s))  # noqa: ASYNC251 - this is what is tested
+        frame = await peer.expect(FrameType.PING)
+        await peer.send(FrameType.PONG, 0, frame.payload)
+        assert connection.error is None
 
 
 async def test_a_peer_that_answers_pings_is_kept() -> None:

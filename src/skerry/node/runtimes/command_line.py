@@ -10,7 +10,8 @@ import os
 import shutil
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from skerry.model.capability import Probe
 from skerry.model.errors import Conflict, DeadlineExceeded, Refused, SandboxGone, SkerryError, Unavailable
 from skerry.model.ids import SandboxId, is_id
 from skerry.model.lifecycle import Cause
+from skerry.model.metrics import Usage
 from skerry.node import namespaces, oci, processes
 from skerry.node.cgroups import Cgroups, Layout
 from skerry.node.runtimes import last_words
@@ -28,6 +30,7 @@ from skerry.node.runtimes.boot_probe import boot_probe
 START_DEADLINE_S = 30.0
 DELETE_DEADLINE_S = 20.0
 BRIDGE_DEADLINE_S = 15.0
+WAKE_DEADLINE_S = 5.0
 VERSION_DEADLINE_S = 10.0
 
 
@@ -169,6 +172,8 @@ class CommandLine:
         if not await self.running(sandbox_id):
             raise SandboxGone(f"Sandbox {sandbox_id} does not run.")
         self._end_bridge(sandbox_id)
+        if not self.shares_kernel:
+            await self._wake(sandbox_id)
         host = await (self._connect(sandbox_id) if self.shares_kernel else self._execute_bridge(sandbox_id))
         try:
             await asyncio.wait_for(processes.readable(host.fileno()), BRIDGE_DEADLINE_S)
@@ -186,6 +191,13 @@ class CommandLine:
         if not await self.running(sandbox_id):
             raise SandboxGone(f"Sandbox {sandbox_id} died.")
         raise Unavailable(f"sbxd in sandbox {sandbox_id} does not answer a bridge. Destroy the sandbox if it stays so.")
+
+    async def _wake(self, sandbox_id: SandboxId) -> None:
+        """Have sbxd go on that root inside has stopped. Linux shields a first process from that, gVisor does not."""
+        with suppress(SkerryError):  # what is wrong then, the bridge tells
+            await self._reaper.run(
+                self._command("kill", sandbox_id, "CONT"), deadline_s=WAKE_DEADLINE_S, prepare=self._enter
+            )
 
     async def _execute_bridge(self, sandbox_id: SandboxId) -> socket.socket:
         host, inside = processes.stdio_pair()
@@ -235,6 +247,15 @@ class CommandLine:
     def _cause(self, sandbox_id: SandboxId, pid: int) -> Cause:
         killed = self._reaper.exit_code(pid) in (None, -signal.SIGKILL)
         return Cause.OOM if killed and self._cgroups.oom_kills(sandbox_id) > 0 else Cause.RUNTIME_DIED
+
+    async def usage(self, sandbox_ids: Sequence[SandboxId]) -> Mapping[SandboxId, Usage]:
+        """What each uses now; those that are gone are left out."""
+
+        def read() -> Mapping[SandboxId, Usage]:
+            found = ((sandbox_id, self._cgroups.usage(sandbox_id)) for sandbox_id in sandbox_ids)
+            return {sandbox_id: usage for sandbox_id, usage in found if usage is not None}
+
+        return await asyncio.to_thread(read)
 
     async def oom_kills(self, sandbox_id: SandboxId) -> int:
         """How often the kernel has killed for the sandbox's memory limit. 0 when it is gone."""
