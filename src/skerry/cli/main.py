@@ -7,6 +7,7 @@ import sys
 import typer
 
 from skerry.cli import copying, diagnosis, lifecycle, running, sandboxes
+from skerry.cli.interrupts import ENDING
 from skerry.cli.output import Format, ReaderGone, failure, hint, local_failure
 
 app = typer.Typer(
@@ -39,13 +40,15 @@ def main() -> None:
     """Run the command line; never shows a traceback for an error of ours."""
     from skerry.model.errors import SkerryError
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in ENDING:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)  # each as Ctrl-C: what was begun is put away
     try:
         try:
             app()
         finally:
+            for number in ENDING:  # all is put away: from here on there is nothing to interrupt
+                signal.signal(number, signal.SIG_IGN)
             sys.stdout.flush()
     except SkerryError as error:
         failure(error, _form(sys.argv))
