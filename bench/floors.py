@@ -2,13 +2,14 @@
 
 import json
 import os
+import pty
 import shutil
 import socket
 import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -139,3 +140,22 @@ def loopback_mib_s(size: int) -> float:
     thread.join()
     listener.close()
     return size / MIB / elapsed
+
+
+@contextmanager
+def pty_of_cat() -> Iterator[Callable[[], None]]:
+    """Types a byte into a `cat` on a PTY of this host, and reads its echo."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(["cat"], stdin=theirs, stdout=theirs, start_new_session=True)
+    os.close(theirs)
+
+    def type_one() -> None:
+        os.write(ours, b"x")
+        os.read(ours, 64)
+
+    try:
+        yield type_one
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)

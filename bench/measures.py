@@ -121,6 +121,31 @@ def _put(http: httpx2.Client, route: str, count: int, **body: Any) -> None:
     assert answer.status_code == 200 and answer.json()["count"] == count, answer.text
 
 
+def terminal(server: BenchServer) -> Iterator[Row]:
+    """One byte typed into a terminal through its WebSocket until its echo is shown, beside a PTY of this host."""
+    import httpx2
+    from websockets.sync.client import connect
+
+    with server.client() as client, client.create(TEMPLATE) as sandbox:
+        headers = {"Authorization": f"Bearer {server.key}"}
+        path = f"/v1/sandboxes/{sandbox.id}/terminals"
+        answer = httpx2.post(f"{server.url}{path}", json={"argv": ["cat"]}, headers=headers)
+        address = f"{server.url.replace('http', 'ws', 1)}{path}/{answer.json()['id']}/ws"
+        with connect(address, additional_headers=headers, compression=None) as socket:
+            socket.recv()
+
+            def type_one() -> None:
+                socket.send(b"x")
+                socket.recv()
+
+            for _ in range(20):
+                type_one()
+            ours = [_ms(type_one) for _ in range(500)]
+    with floors.pty_of_cat() as type_here:
+        bare = [_ms(type_here) for _ in range(500)]
+    yield row("terminal, keystroke echo", server.runtime, ours, "ms", floor=bare, at_most=5.0)
+
+
 def memory(server: BenchServer) -> Iterator[Row]:
     """Proportional set sizes: of sbxd, and what API and node grow by for each idle sandbox."""
     count = 20
@@ -183,5 +208,6 @@ MEASURES: dict[str, Callable[[BenchServer], Iterator[Row]]] = {
     "get_rate": get_rate,
     "transfer": transfer,
     "many_files": many_files,
+    "terminal": terminal,
     "memory": memory,
 }

@@ -44,6 +44,17 @@ static void sweep_orphans(struct timer *t) {
     free(spared);
 }
 
+/* True, and how it ended, when a child that was just killed is dead: this wait is short. Not ours, or not dying: false. */
+static bool await_death(pid_t pid, siginfo_t *info, int options) {
+    for (int i = 0; i < 200; i++) {
+        info->si_pid = 0;
+        if (waitid(P_PID, (id_t)pid, info, WEXITED | WNOHANG | options) != 0) return false;
+        if (info->si_pid) return true;
+        usleep(1000);
+    }
+    return false;
+}
+
 /* The processes of a dead keeper are our children now. The main one's status still comes, since we reap it; the rest
  * has nobody who could find it later, so it goes with its keeper. */
 static void keeper_lost(struct keeper *k) {
@@ -51,16 +62,16 @@ static void keeper_lost(struct keeper *k) {
     while (*p != k) p = &(*p)->next;
     *p = k->next;
     source_close(&k->socket);
-    if (k->pid) kill(k->pid, SIGKILL); /* its socket may be gone while it is not */
+    siginfo_t info;
+    if (k->pid) {
+        kill(k->pid, SIGKILL); /* its socket may be gone while it is not */
+        await_death(k->pid, &info, WNOWAIT); /* the kernel closes that first, and gives us its children last */
+    }
     if (!k->busy) free_count--;
     if (k->busy) sweep_orphans(&sweeper);
     struct run *r = k->run;
-    if (r->pid > 0 && !r->ended && !r->error) {
-        siginfo_t info = {0};
-        /* It was just killed: this wait is short. Not ours, or not dying: its status is unknown and told so. */
-        for (int i = 0; i < 200 && waitid(P_PID, (id_t)r->pid, &info, WEXITED | WNOHANG) == 0 && !info.si_pid; i++) usleep(1000);
-        if (info.si_pid) keeping_note_end(r, &info);
-    }
+    /* A status that cannot be had is unknown, and told so. */
+    if (r->pid > 0 && !r->ended && !r->error && await_death(r->pid, &info, 0)) keeping_note_end(r, &info);
     tell(k, KEEPER_DIED);
     munmap(r, RUN_SIZE);
     free(k);

@@ -66,6 +66,18 @@ class Config(BaseModel):
         pattern="^(https?|file|copy)://[^ ]*[^ /]$",
         description="Debian mirror that templates are built from; /debian and /debian-security lie below it.",
     )
+    metrics_token: str = Field(
+        "",
+        pattern="^([!-~]{16,256})?$",
+        repr=False,
+        description="Opens /metrics and nothing else, as a bearer token; empty: only keys of the first account do.",
+    )
+    log_format: str = Field(
+        "auto", pattern="^(auto|json|text)$", description="Form of log lines; auto: text on a terminal, else JSON."
+    )
+    log_mb: int = Field(
+        64, ge=1, description="Size at which the log file of `skerry up` is turned over; one earlier one is kept."
+    )
     log_level: str = Field("info", pattern="^(debug|info|warning|error)$", description="Least level that is logged.")
 
     @property

@@ -14,6 +14,7 @@ def main() -> None:
     for number in _ENDING:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _leave)
+    _find_programs()
     from skerry.cli.main import main as run
 
     run()
@@ -22,3 +23,12 @@ def main() -> None:
 def _leave(number: int, frame: object) -> None:
     # Not an exception: the import system would have to carry it through half-loaded modules.
     os._exit(128 + number)
+
+
+def _find_programs() -> None:
+    """Have the administrator's programs in PATH: `su` without a dash gives root the path of a user.
+
+    Without mkfs.btrfs, say, a pool would be had that limits nothing.
+    """
+    path = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    os.environ["PATH"] = os.pathsep.join([*path, *(where for where in ("/usr/sbin", "/sbin") if where not in path)])

@@ -11,17 +11,19 @@ from typing import Protocol
 
 from skerry.model.account import Account, ApiKey
 from skerry.model.bundle import Bundle
-from skerry.model.capability import Capabilities, Probe
+from skerry.model.capability import Capabilities, Health, Probe
 from skerry.model.command import Command, CommandEvent, CommandStatus, ExecSpec, Exit, TerminalSize
 from skerry.model.files import Archived, ArchiveLimits, FileChange, FileInfo
 from skerry.model.ids import AccountId, CommandId, KeyId, SandboxId, ShellId
 from skerry.model.lifecycle import Cause, Event, State
+from skerry.model.metrics import Metrics, Population, Usage
 from skerry.model.process import ListeningPort, Process
 from skerry.model.request import Once
 from skerry.model.sandbox import Change, Filter, Observed, Placement, Promised, Sandbox, SandboxSpec
 from skerry.model.shell import ShellSession, ShellState
 from skerry.model.startup import StartupRun
 from skerry.model.template import BuildProgress, TemplateState
+from skerry.model.ticket import Ticket
 
 
 class Clock(Protocol):
@@ -218,6 +220,22 @@ class Provider(Protocol):
         """Sandboxes as they die. Best effort: `list` is the truth."""
         ...
 
+    async def metrics(self, sandbox_id: SandboxId) -> Metrics:
+        """What the sandbox uses now and what it used, a day back at most. A dead one's history is kept with its files.
+
+        Raises:
+            NotFound: The provider holds nothing of it.
+        """
+        ...
+
+    async def health(self) -> Health:
+        """Whether the fleet can be worked with now, and the room it has.
+
+        Raises:
+            Unavailable: It does not answer, or is starting.
+        """
+        ...
+
     def guest(self, sandbox_id: SandboxId) -> Guest:
         """The inside of a sandbox. Makes no call itself."""
         ...
@@ -290,6 +308,10 @@ class Runtime(Protocol):
 
     async def wait_dead(self, sandbox_id: SandboxId) -> Cause:
         """Return when the sandbox has died, with why (`oom` told from `runtime_died`)."""
+        ...
+
+    async def usage(self, sandbox_ids: Sequence[SandboxId]) -> Mapping[SandboxId, Usage]:
+        """What these use now, as the host counts it. Those that are gone are left out."""
         ...
 
     async def oom_kills(self, sandbox_id: SandboxId) -> int:
@@ -371,12 +393,16 @@ class Store(Protocol):
         """
         ...
 
+    async def population(self) -> Population:
+        """What there is, of all accounts."""
+        ...
+
     async def promised(self, account_id: AccountId) -> Sequence[Promised]:
         """What the account's sandboxes may use, one entry a state; destroyed ones are left out."""
         ...
 
     async def running_commands(self, account_id: AccountId) -> Mapping[SandboxId, int]:
-        """How many commands run in each of the account's sandboxes, those with none left out."""
+        """How many commands that are no terminals run in each of the account's sandboxes; those with none left out."""
         ...
 
     async def transition(
@@ -412,13 +438,22 @@ class Store(Protocol):
         ...
 
     async def list_commands(
-        self, *, sandbox_id: SandboxId | None = None, running: bool | None = None, limit: int | None = None
+        self,
+        *,
+        sandbox_id: SandboxId | None = None,
+        running: bool | None = None,
+        terminals: bool | None = None,
+        limit: int | None = None,
     ) -> Sequence[Command]:
-        """Newest first."""
+        """Newest first. `terminals`: only those, or only what is none."""
+        ...
+
+    async def resize_terminal(self, command_id: CommandId, size: TerminalSize) -> None:
+        """Note a terminal's size. No such terminal: nothing happens."""
         ...
 
     async def busy_sandboxes(self, sandbox_ids: Sequence[SandboxId]) -> set[SandboxId]:
-        """Those of `sandbox_ids` with a running command (shown as `active`). A startup is none."""
+        """Those of `sandbox_ids` with a running command (shown as `active`). A startup or a terminal is none."""
         ...
 
     async def set_startup_command(self, sandbox: Sandbox, command: str | None) -> Sandbox:
@@ -459,6 +494,12 @@ class Store(Protocol):
 
     async def delete_shells(self, sandbox_id: SandboxId) -> None:
         """All sessions of a sandbox."""
+        ...
+
+    async def add_ticket(self, ticket: Ticket) -> None: ...
+
+    async def take_ticket(self, secret_hash: bytes) -> Ticket | None:
+        """The ticket with this hash, once: it is gone from then on. Expired or not, the caller looks at that."""
         ...
 
     async def ping(self) -> None:

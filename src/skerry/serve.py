@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from skerry import instance, logs, supervisor
+from skerry import chores, instance, logs, supervisor
 from skerry.config import Config, inherited
 from skerry.model.account import hash_secret, hint_of, new_secret
 from skerry.model.errors import Conflict, Refused, SkerryError
@@ -36,7 +36,7 @@ def serve(config: Config) -> int:
     """
     if os.geteuid() != 0:
         raise Refused("The server makes sandboxes, mounts and networks: run it as root (sudo skerry serve).")
-    logs.configure(config.log_level)
+    logs.configure(config.log_level, config.log_format)
     check(config)
     prepare(config)
     lock = _lock(config)
@@ -54,15 +54,20 @@ def serve(config: Config) -> int:
 
 
 def _supervise(config: Config, listener: socket.socket) -> None:
+    manager = chores.ServiceManager()
     env = {**os.environ, **environment(config), "SKERRY_SUPERVISOR": str(os.getpid())}
     child = [sys.executable, "-m", "skerry.serve"]
     handed = {**env, LISTEN_FD: str(listener.fileno())}
-    supervisor.supervise(
-        [
-            supervisor.Child("node", [*child, "node"], env),
-            supervisor.Child("api", [*child, "api"], handed, [listener.fileno()]),
-        ]
-    )
+    try:
+        supervisor.supervise(
+            [
+                supervisor.Child("node", [*child, "node"], env),
+                supervisor.Child("api", [*child, "api"], handed, [listener.fileno()]),
+            ],
+            chores.chores(config, manager),
+        )
+    finally:
+        manager.tell("STOPPING=1")
 
 
 def _forget(config: Config) -> None:
@@ -231,7 +236,7 @@ def _run_node() -> int:
 
 def _run_api() -> int:
     config = inherited()
-    logs.configure(config.log_level)
+    logs.configure(config.log_level, config.log_format)
     return _telling_trouble(config, "api", lambda: _answer(config))
 
 
@@ -269,6 +274,7 @@ async def _api(config: Config, listener: socket.socket, first_key: tuple[bytes, 
 
     from skerry.api.app import create_app
     from skerry.api.http import HttpProtocol
+    from skerry.api.websocket import MESSAGE_BYTES, PING_EVERY_S, PONG_WITHIN_S, WebSocketProtocol
     from skerry.clock import SystemClock
     from skerry.control.accounts import bootstrap
     from skerry.control.deps import Deps
@@ -283,7 +289,11 @@ async def _api(config: Config, listener: socket.socket, first_key: tuple[bytes, 
         settings = uvicorn.Config(
             create_app(deps),
             http=HttpProtocol,
-            ws="websockets-sansio",
+            ws=WebSocketProtocol,
+            ws_max_size=MESSAGE_BYTES,
+            ws_ping_interval=PING_EVERY_S,
+            ws_ping_timeout=PONG_WITHIN_S,
+            ws_per_message_deflate=False,
             log_config=None,
             access_log=False,
             server_header=False,

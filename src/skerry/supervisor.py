@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -75,28 +75,34 @@ class _Kept:
             self.process.wait()
 
 
-def supervise(children: Sequence[Child]) -> None:
-    """Keep `children` alive until SIGTERM or SIGINT; then end them, the last one first."""
+def supervise(children: Sequence[Child], chore: Callable[[], float] | None = None) -> None:
+    """Keep `children` alive until SIGTERM or SIGINT; then end them, the last one first.
+
+    `chore` is done between; it says in how many seconds it wants to be called again, and keeps nobody waiting.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
     kept = [_Kept(child) for child in children]
+    chore_due = float("inf") if chore is None else 0.0
     try:
         while True:
             for one in kept:
                 one.reap()
                 if one.process is None and one.due <= time.monotonic():
                     one.start()
-            if _next_signal(kept) in (signal.SIGTERM, signal.SIGINT):
+            if chore is not None and chore_due <= time.monotonic():
+                chore_due = time.monotonic() + chore()
+            if _next_signal(kept, chore_due) in (signal.SIGTERM, signal.SIGINT):
                 return
     finally:
         for one in reversed(kept):
             one.stop()
 
 
-def _next_signal(kept: Sequence[_Kept]) -> int | None:
-    dead = [one.due for one in kept if one.process is None]
-    if not dead:
+def _next_signal(kept: Sequence[_Kept], chore_due: float) -> int | None:
+    due = min([one.due for one in kept if one.process is None] + [chore_due])
+    if due == float("inf"):
         return signal.sigwaitinfo(_WATCHED).si_signo
-    told = signal.sigtimedwait(_WATCHED, max(min(dead) - time.monotonic(), 0.0))
+    told = signal.sigtimedwait(_WATCHED, max(due - time.monotonic(), 0.0))
     return told.si_signo if told is not None else None
 
 

@@ -14,6 +14,7 @@ from flaxcloud import FlaxClient
 
 from skerry.api.app import create_app
 from skerry.api.http import HttpProtocol
+from skerry.api.websocket import MESSAGE_BYTES, WebSocketProtocol
 from skerry.clock import SystemClock
 from skerry.config import Config
 from skerry.control import accounts, sandboxes
@@ -74,6 +75,9 @@ class Running:
         settings = uvicorn.Config(
             create_app(deps),
             http=HttpProtocol,
+            ws=WebSocketProtocol,
+            ws_max_size=MESSAGE_BYTES,
+            ws_per_message_deflate=False,
             host="127.0.0.1",
             port=0,
             log_level="warning",

@@ -39,10 +39,12 @@ def theirs(running: Server) -> Iterator[dict[str, str]]:
     with httpx2.Client(base_url=running.url, headers={"Authorization": f"Bearer {secret}"}) as http:
         sandbox = http.post("/v1/sandboxes", json={}).json()["id"]
         command = http.post(f"/v1/sandboxes/{sandbox}/commands", json={"command": "echo secret"}).json()["id"]
+        terminal = http.post(f"/v1/sandboxes/{sandbox}/terminals", json={"argv": ["cat"]}).json()["id"]
         http.put(f"/v1/sandboxes/{sandbox}/files/raw?path=x", content=b"secret")
         key, _ = running.call(accounts.create_key(running.deps, account.id, "other"))
         session = http.post(f"/v1/sandboxes/{sandbox}/sessions").json()["id"]
-        yield {"sandbox_id": sandbox, "command_id": command, "key_id": key.id, "session_id": session}
+        ids = {"sandbox_id": sandbox, "command_id": command, "terminal_id": terminal}
+        yield {**ids, "key_id": key.id, "session_id": session}
         http.delete(f"/v1/sandboxes/{sandbox}")
 
 
@@ -122,7 +124,8 @@ def test_another_accounts_things_are_as_they_were(running: Server, theirs: dict[
     """Runs after the ones above: none of what they sent has done anything."""
     sandbox = running.call(running.deps.store.get_sandbox(theirs["sandbox_id"]))  # pyright: ignore[reportArgumentType]
     assert (sandbox.state, sandbox.name, dict(sandbox.env)) == ("running", None, {})
-    assert len(running.call(running.deps.store.list_commands(sandbox_id=sandbox.id))) == 1
+    terminal, command = running.call(running.deps.store.list_commands(sandbox_id=sandbox.id))
+    assert (terminal.status, command.status) == ("running", "completed")
     assert len(running.call(running.deps.store.list_keys(sandbox.account_id))) == 2
     assert len(running.call(running.deps.store.list_shells(sandbox.id))) == 1
     assert (sandbox.startup_command, running.call(running.deps.store.get_startup(sandbox.id))) == (None, None)

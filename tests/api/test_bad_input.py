@@ -306,7 +306,7 @@ def test_a_node_that_is_away_is_told_as_unavailable(server: Server, http: httpx2
     server.provider.down = True
     refused(http.post("/v1/sandboxes", json={"template": "python"}), 503, "unavailable")
     refused(http.get("/v1/capabilities"), 503, "unavailable")
-    refused(http.get("/readyz"), 503, "unavailable")
+    refused(http.get("/readyz"), 503, "not_ready")
     assert http.get(f"/v1/sandboxes/{sandbox}").json()["status"] == "ready"
     server.provider.down = False
 

@@ -194,7 +194,7 @@ class CrashServer(Server):
         """Wait until no sandbox is on its way to a state any more; all that are there."""
         within = partial(eventually, within_s=SETTLED_S, every_s=0.1)
         within("no state is stuck", lambda: all(b.status in ("ready", "active", "failed") for b in client.list()))
-        return client.list()
+        return client.list().all()
 
     # -- what is on record -------------------------------------------------------------------------------------
 

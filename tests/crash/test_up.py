@@ -268,7 +268,7 @@ def test_doctor_tells_of_the_running_server_and_the_real_pool(home: Home) -> Non
     assert 0 < pool["used_mb"] < pool["size_mb"] <= 1024
     assert pool["disk_limit"] in ("simple-quota", "qgroup")
     with home.client() as client:
-        assert client.list() == []
+        assert client.list().all() == []
 
 
 def test_doctor_tells_why_a_running_server_makes_no_sandbox(home: Home) -> None:

@@ -46,7 +46,8 @@ def held(config: Config, since: float | None = None) -> Held:
         processes=processes,
         zombies=zombies,
         interfaces=tuple(path.name for path in Path("/sys/class/net").iterdir() if config.instance in path.name),
-        runtime_records=tuple(str(path) for path in (config.node_dir / "rt").glob("*/*/*/*")),
+        # crun keeps compiled seccomp filters there, one for all sandboxes.
+        runtime_records=tuple(str(path) for path in (config.node_dir / "rt").glob("*/*/*/*") if path.name != ".cache"),
     )
 
 

@@ -380,6 +380,35 @@ async def test_unmounts_reach_the_copies_in_other_mount_namespaces(layers: Layer
         holder.communicate()
 
 
+@pytest.mark.parametrize("ids", [None, FIRST], ids=["plain", "id-mapped"])
+async def test_kernels_that_refuse_detached_layers_are_given_standing_ones(
+    layers: Layers, template: Path, ids: IdRange | None
+) -> None:
+    layers._layers_must_stand = True  # pyright: ignore[reportPrivateUsage] - as after the refusal of Linux 6.12
+    sandbox_id = new_sandbox_id()
+    rootfs = await layers.create(sandbox_id, template, SMALL, ids)
+    with mounts.acting_as(owner_of(ids)):
+        (rootfs.root / "made").write_text("here")
+    assert (rootfs.root / "made").stat().st_uid == owner_of(ids)
+    assert (layers.pool.sandboxes / sandbox_id / "layer/upper/made").read_text() == "here"
+    shown = {entry.target.name for entry in mounts.mounts_under(layers.pool.mounts / sandbox_id)}
+    assert shown == ({"root", "workspace"} if ids else {"root"}), "the layers stand only while they are joined"
+    await layers.destroy(sandbox_id)
+    assert await layers.list() == set()
+
+
+async def test_layers_that_a_crash_left_standing_go_with_their_sandbox(layers: Layers, template: Path) -> None:
+    sandbox_id = new_sandbox_id()
+    rootfs = await layers.create(sandbox_id, template, SMALL)
+    left = rootfs.root.parent / "lower"
+    left.mkdir()
+    with mounts.cloned(template, None) as tree:
+        mounts.attach(tree, left)
+    await layers.destroy(sandbox_id)
+    assert await layers.list() == set()
+    assert mounts.mounts_under(layers.pool.mounts / sandbox_id) == []
+
+
 async def test_the_idmap_probe_mounts_for_real(layers: Layers) -> None:
     probes = await layers.probes()
     assert [probe.ok for probe in probes] == [True, True]

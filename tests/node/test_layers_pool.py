@@ -13,7 +13,7 @@ from layers_home import FIRST, SMALL, fill, loop_files, owner_of, temporary_home
 from skerry.config import Config
 from skerry.model.errors import Refused
 from skerry.model.ids import new_sandbox_id
-from skerry.node import mounts
+from skerry.node import loops, mounts
 from skerry.node.layers import Layers
 from skerry.node.pool import open_pool
 
@@ -47,6 +47,26 @@ async def test_a_loop_device_of_a_deleted_image_is_given_back(config: Config) ->
     await layers.open()
     assert [d for d in loop_files() if d.startswith(str(old))] == [str(old)]
     await layers.close()
+
+
+async def test_a_file_of_the_same_name_in_another_mount_namespace_is_not_taken_for_the_pool(config: Config) -> None:
+    image, elsewhere = config.home / "pool.img", config.home / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "pool.img").touch()
+    os.truncate(elsewhere / "pool.img", 1 << 20)
+    image.touch()
+    script = 'mount --bind "$1/elsewhere" "$1" && losetup --find --show "$1/pool.img" && exec cat'
+    argv = ["unshare", "--mount", "sh", "-c", script, "sh", str(config.home)]
+    other = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert other.stdout
+    device = other.stdout.readline().strip()
+    try:
+        assert str(image) in loop_files(), "its name is the same as ours"
+        with loops.found(image) as devices:
+            assert devices == []
+    finally:
+        subprocess.run(["losetup", "--detach", device], check=True)
+        other.communicate()
 
 
 async def test_a_pool_opens_while_a_copy_of_its_old_mount_lives_on(config: Config) -> None:

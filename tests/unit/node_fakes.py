@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from skerry.model.capability import Probe
 from skerry.model.errors import NotFound, SandboxGone
 from skerry.model.ids import SandboxId
 from skerry.model.lifecycle import Cause
+from skerry.model.metrics import Traffic, Usage
 from skerry.model.sandbox import Limits, NetworkMode
 from skerry.model.template import BuildProgress, TemplateState
 
@@ -84,6 +85,12 @@ class FakeLayers:
     async def enforce_inodes(self) -> set[SandboxId]:
         return set()
 
+    async def charged_bytes(self, sandbox_ids: Sequence[SandboxId]) -> Mapping[SandboxId, int]:
+        return {one: 4096 for one in sandbox_ids if one in self.held}
+
+    async def room(self) -> tuple[int, int]:
+        return 1 << 30, 1 << 29
+
     async def probes(self) -> Sequence[Probe]:
         return []
 
@@ -104,6 +111,9 @@ class FakeNetwork:
 
     async def list(self) -> set[SandboxId]:
         return set(self.held)
+
+    async def traffic(self, sandbox_ids: Sequence[SandboxId]) -> Mapping[SandboxId, Traffic]:
+        return {one: Traffic(1, 2) for one in sandbox_ids if one in self.held}
 
     async def resolv_conf(self, mode: NetworkMode) -> str:
         return ""
@@ -206,6 +216,9 @@ class FakeRuntime:
             return Cause.RUNTIME_DIED
         await machine.dead.wait()
         return machine.cause
+
+    async def usage(self, sandbox_ids: Sequence[SandboxId]) -> Mapping[SandboxId, Usage]:
+        return {one: Usage(5, 100, 10, 3) for one in sandbox_ids if one in self.machines}
 
     async def oom_kills(self, sandbox_id: SandboxId) -> int:
         return 0

@@ -259,7 +259,7 @@ def test_a_client_alone_says_which_extra_the_server_needs(tmp_path: Path, comman
 
 def test_the_modules_that_a_server_needs_are_those_of_the_extra() -> None:
     extras = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]
-    names = {re.split(r"[\[=]", pin)[0] for pin in extras["server"]}
+    names = {re.split(r"[\[=]", pin)[0].replace("-", "_") for pin in extras["server"]}
     assert set(_SERVER_MODULES) == names
 
 

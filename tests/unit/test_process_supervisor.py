@@ -84,3 +84,27 @@ def test_the_parts_die_with_a_killed_supervisor(supervisor: subprocess.Popen[byt
     supervisor.wait()
     wait_for("nobody is left", lambda: not any(alive(pid) for pid in pids))
     assert not (tmp_path / "first.ended").exists()
+
+
+def test_a_chore_is_done_again_when_it_wants_to(tmp_path: Path) -> None:
+    chore = (
+        "from pathlib import Path\n"
+        "def chore():\n"
+        "    with Path('chores').open('a') as file: file.write('x')\n"
+        "    return 0.02\n"
+    )
+    parent = PARENT.replace('("first", "second")])', '("first", "second")], chore)')
+    process = subprocess.Popen([sys.executable, "-c", chore + parent, PART], cwd=tmp_path, stdout=subprocess.DEVNULL)
+    try:
+        wait_for("it was done three times", lambda: len(read(tmp_path / "chores")) >= 3)
+        wait_for("a part lives", (tmp_path / "first").exists)
+        first = pid_of(tmp_path / "first")
+        os.kill(first, signal.SIGKILL)
+        wait_for("a dead part is started all the same", lambda: pid_of(tmp_path / "first") != first)
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def read(path: Path) -> str:
+    return path.read_text() if path.exists() else ""

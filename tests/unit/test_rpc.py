@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from skerry.guest import calls
+from skerry.guest.frames import FrameType, encode
 from skerry.guest.shapes import Json, error_from, error_to
 from skerry.model import errors
 from skerry.model.errors import (
@@ -336,9 +337,20 @@ async def test_a_path_that_is_too_long_is_refused(tmp_path: Path) -> None:
             await server.listen(group)
 
 
-async def test_bytes_are_parsed_alike_however_they_are_cut() -> None:
-    from skerry.guest.frames import FrameType, encode
+async def test_a_connection_closes_after_a_frame_without_a_payload() -> None:
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    loop = asyncio.get_running_loop()
+    _, connection = await loop.create_unix_connection(lambda: calls.CallConnection(calls.scratch()), sock=ours)
+    await connection.send(FrameType.EOF)
+    connection.close()
+    async with asyncio.timeout(5):
+        assert await loop.sock_recv(theirs, 64) == encode(FrameType.EOF, 1)
+        assert await loop.sock_recv(theirs, 64) == b"", "the socket is closed, not merely about to be"
+    theirs.close()
 
+
+async def test_bytes_are_parsed_alike_however_they_are_cut() -> None:
     told = [
         (FrameType.OPEN, 0, b'{"op":"x"}'),
         (FrameType.DATA, 2, b"abc" * 50),

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from skerry.model.command import CommandEvent, Exit, Lost, Output
 from skerry.model.errors import Invalid, NotFound
 from skerry.model.ids import CommandId, SandboxId, new_command_id, new_sandbox_id
-from skerry.node.spool import Spool, Writer
+from skerry.node.spool import Spool
 from skerry.node.spool_reader import CHUNK
+from skerry.node.spool_writer import Writer
 
 SANDBOX = new_sandbox_id()
 CAP = 1 << 20
@@ -174,6 +175,14 @@ async def test_an_absurd_loss_is_told_without_a_file_of_that_size(spool: Spool, 
     events = await collect(spool.follow(SANDBOX, command))
     assert events[1:] == [Lost(3, (1 << 62) + 4 - 3), ended((1 << 62) + 4)]
     assert (tmp_path / "spool" / command / "output").stat().st_size == 3
+
+
+async def test_an_output_that_is_found_again_stays_its_sandboxs(tmp_path: Path) -> None:
+    """Whoever owns an sbxd may claim that any command is its own."""
+    command = new_command_id()
+    await Spool(tmp_path, CAP, keep_s=60).start(SANDBOX, command).append(1, b"secret")
+    again = Spool(tmp_path, CAP, keep_s=60)
+    assert again.start(new_sandbox_id(), command).sandbox_id == SANDBOX
 
 
 async def test_another_sandbox_cannot_read_it(spool: Spool) -> None:

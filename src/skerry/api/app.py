@@ -14,14 +14,17 @@ from skerry.api import (
     files,
     git,
     keys,
+    metrics,
     processes,
     sandboxes,
     shells,
     startup,
     system,
     templates,
+    terminals,
     trees,
 )
+from skerry.api.access import Access
 from skerry.api.gate import Gate
 from skerry.api.openapi import describe
 from skerry.control import reconcile
@@ -35,6 +38,7 @@ def create_app(deps: Deps) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncGenerator[None]:
         deps.tasks.spawn(reconcile.run(deps), name="reconcile")
+        deps.tasks.spawn(deps.telemetry.watch_loop(), name="watch the loop")
         try:
             yield
         finally:
@@ -51,11 +55,13 @@ def create_app(deps: Deps) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.deps = deps
-    for module in (sandboxes, commands, shells, startup, git, files, trees, processes, templates, keys, system):
+    sandbox_parts = (sandboxes, commands, terminals, shells, startup, git, files, trees, processes, metrics)
+    for module in (*sandbox_parts, templates, keys, system):
         app.include_router(module.router)
     app.add_exception_handler(SkerryError, errors.on_skerry_error)
     app.add_exception_handler(RequestValidationError, errors.on_invalid_request)
     app.add_exception_handler(HTTPException, errors.on_http_error)
     app.add_middleware(Gate, deps=deps)
+    app.add_middleware(Access, telemetry=deps.telemetry)  # the last one added stands before all others
     app.openapi = lambda: describe(app)
     return app

@@ -2,18 +2,20 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Depends, Header
 from pydantic import BaseModel
-from starlette.requests import Request
+from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
+from skerry import logs
 from skerry.api.gate import ACCOUNT
 from skerry.control.deps import Deps
 from skerry.model.errors import Invalid
-from skerry.model.ids import AccountId
+from skerry.model.ids import AccountId, is_id
 from skerry.model.request import Once
 
 
@@ -26,11 +28,12 @@ class Call:
     path: str
 
 
-async def _call(request: Request) -> Call:
+async def _call(request: HTTPConnection) -> Call:
     if request.scope["query_string"]:
         _refuse_unknown(request)
-    if request.method == "POST" and _KEY in request.headers:
+    if request.scope.get("method") == "POST" and _KEY in request.headers:
         _refuse_unused_key(request)
+    _bind(request.path_params)
     return Call(request.app.state.deps, request.scope[ACCOUNT], request.scope["path"])
 
 
@@ -59,7 +62,14 @@ def answer(body: BaseModel, status: int = 200, headers: dict[str, str] | None = 
     return Response(body.model_dump_json(), status, headers, "application/json")
 
 
-def _refuse_unused_key(request: Request) -> None:
+def _bind(params: Mapping[str, str]) -> None:
+    """Log lines say what they are about. Whatever has not the form of an id may be anything, and is not repeated."""
+    for name, kind in (("sandbox_id", "sbx"), ("command_id", "cmd")):
+        if is_id(params.get(name, ""), kind):
+            logs.bind(**{name: params[name]})
+
+
+def _refuse_unused_key(request: HTTPConnection) -> None:
     """Who sends a key relies on it."""
     if all(field.alias.lower() != _KEY for field in request.scope["route"].dependant.header_params):
         raise Invalid(
@@ -69,7 +79,7 @@ def _refuse_unused_key(request: Request) -> None:
         )
 
 
-def _refuse_unknown(request: Request) -> None:
+def _refuse_unknown(request: HTTPConnection) -> None:
     """A misspelled parameter must not be ignored: it may have been a limit."""
     known: set[str] = {field.alias for field in request.scope["route"].dependant.query_params}
     for name in request.query_params:

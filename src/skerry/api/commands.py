@@ -3,16 +3,19 @@
 from enum import StrEnum
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Header, Query, WebSocket
+from starlette.requests import Request
 from starlette.responses import Response
 
 from skerry.api import output
 from skerry.api.call import Caller, RepeatKey, answer, once
 from skerry.api.render import command_view
-from skerry.api.streaming import BYTES, SSE, Stream, events
-from skerry.control import code, commands
+from skerry.api.streaming import BYTES, RAW_BODY, SSE, Stream, events, gathered
+from skerry.api.terminals import attached
+from skerry.control import code, commands, inputs
 from skerry.model.errors import Invalid
 from skerry.wire.commands import CommandView, RunCode, RunCommand, SignalCommand
+from skerry.wire.terminals import InputView
 
 router = APIRouter(tags=["commands"])
 
@@ -105,6 +108,24 @@ async def kill_command(call: Caller, command_id: str) -> Response:
     return answer(command_view(await commands.kill(call.deps, call.account_id, command_id)))
 
 
+@router.post("/v1/commands/{command_id}/stdin", response_model=InputView, openapi_extra=RAW_BODY)
+async def send_stdin(request: Request, call: Caller, command_id: str, eof: bool = False) -> Response:
+    """Pass the body on to the input of a command started with `stdin_stream`, as it comes; with `eof`, then end it.
+
+    The command's pace is the upload's. Not idempotent: of an upload that broke off, some has arrived.
+    """
+    command = await inputs.check_open(call.deps, call.account_id, command_id)
+    sent = await inputs.send(call.deps, command, gathered(request.stream()), end=eof)
+    return answer(InputView(written_bytes=sent))
+
+
+@router.websocket("/v1/commands/{command_id}/ws")
+async def attach_command(socket: WebSocket, call: Caller, command_id: str, offset: Offset = None) -> None:
+    """Output and input of a command, see `wire.terminals`; each binary message from here begins with its channel."""
+    command = await commands.get(call.deps, call.account_id, command_id)
+    await attached(socket, call, command, offset or 0, channels=True)
+
+
 def _wanted(body: RunCommand) -> commands.NewCommand:
     return commands.NewCommand(
         argv=tuple(body.argv or ()),
@@ -114,4 +135,6 @@ def _wanted(body: RunCommand) -> commands.NewCommand:
         env=body.env or {},
         user=body.user,
         stdin=None if body.stdin is None else body.stdin.encode(),
+        takes_input=body.stdin_stream,
+        keep=body.keep,
     )

@@ -8,6 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from skerry import logs
 from skerry.model import errors
 from skerry.wire.base import ErrorBody, ErrorDetail
 
@@ -57,7 +58,8 @@ def status_of(error: errors.SkerryError) -> int:
 def envelope(
     status: int, code: str, message: str, field: str | None = None, headers: Mapping[str, str] | None = None
 ) -> Response:
-    body = ErrorBody(error=ErrorDetail(code=code, message=message, field=field))
+    request_id = logs.request_id() if status >= 500 else None
+    body = ErrorBody(error=ErrorDetail(code=code, message=message, field=field, request_id=request_id))
     return Response(body.model_dump_json(exclude_none=True), status, headers, "application/json")
 
 
@@ -105,10 +107,10 @@ async def on_http_error(request: Request, error: Exception) -> Response:
     return envelope(error.status_code, code, _printable(message), headers=error.headers)
 
 
-def fault(method: str, path: str, error: Exception) -> Response:
+def fault(error: Exception) -> Response:
     """The answer to a fault of ours: its details go to the log, not to the client."""
-    _log.error("request failed", method=method, path=path, exc_info=error)
-    return envelope(500, "internal", "Something broke inside Skerry. The server's log says what.")
+    _log.error("request failed", exc_info=error)
+    return envelope(500, "internal", "Something broke inside Skerry. Its log says what, by the request_id.")
 
 
 def _printable(text: str) -> str:

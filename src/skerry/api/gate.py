@@ -10,18 +10,21 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from skerry.api import errors
+from skerry import logs
+from skerry.api import errors, sockets
 from skerry.control import accounts
 from skerry.control.deps import Deps
 from skerry.model.errors import SkerryError, Unauthorized, Unavailable
+from skerry.model.ids import AccountId
 
 OPEN = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs"})
-ACCOUNT = "skerry.account"
+METRICS = "/metrics"
+ACCOUNT = "skerry.account"  # None: whoever holds the token for /metrics, which is no account's
 
 JSON_LIMIT = 32 * 1024 * 1024
 FILES_LIMIT = 96 * 1024 * 1024
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
-_BYTES = ("/files/raw", "/files/tar")  # bodies that are no JSON; their routes bound them
+_BYTES = ("/files/raw", "/files/tar", "/stdin")  # bodies that are no JSON; their routes bound them
 _FILES = ("/files", "/files/batch")  # file contents in JSON
 
 
@@ -37,9 +40,9 @@ class Gate:
             await self._app(scope, receive, send)
             return
         try:
-            scope[ACCOUNT] = await accounts.authenticate(self._deps, _secret(scope["headers"]))
+            await self._admit(scope)
         except SkerryError as error:
-            await _refuse(error, scope, receive, send)
+            await errors.render(error)(scope, receive, send)
             return
         if scope["type"] == "http" and scope["method"] in _WITH_BODY and not scope["path"].endswith(_BYTES):
             limit = FILES_LIMIT if scope["path"].endswith(_FILES) else JSON_LIMIT
@@ -49,6 +52,21 @@ class Gate:
                 return
             receive = _bounded(receive, limit)
         await self._run(scope, receive, send)
+
+    async def _admit(self, scope: Scope) -> None:
+        secret = _secret(scope["headers"])
+        if scope["path"] == METRICS and secret is not None and accounts.is_metrics_token(self._deps, secret):
+            scope[ACCOUNT] = None
+            return
+        scope[ACCOUNT] = await self._account(scope, secret)
+        logs.bind(account_id=scope[ACCOUNT])
+
+    async def _account(self, scope: Scope, secret: str | None) -> AccountId:
+        if scope["type"] == "websocket":
+            return await sockets.authenticate(self._deps, scope, secret)
+        if secret is None:
+            raise Unauthorized("Send an API key: 'Authorization: Bearer <key>'. `skerry client-env` prints one.")
+        return await accounts.authenticate(self._deps, secret)
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the application. A fault of ours is logged and answered; the connection stays usable."""
@@ -73,23 +91,16 @@ class Gate:
         except Exception as error:
             if started or scope["type"] != "http":
                 raise  # half an answer is out: breaking the connection is the only way to tell
-            await errors.fault(scope["method"], scope["path"], error)(scope, receive, send)
+            await errors.fault(error)(scope, receive, send)
 
 
-async def _refuse(error: SkerryError, scope: Scope, receive: Receive, send: Send) -> None:
-    if scope["type"] == "websocket":
-        await send({"type": "websocket.close", "code": 1008})
-        return
-    await errors.render(error)(scope, receive, send)
-
-
-def _secret(headers: Iterable[tuple[bytes, bytes]]) -> str:
+def _secret(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     for name, value in headers:
         if name == b"authorization" and value[:7].lower() == b"bearer ":
             return value[7:].strip().decode("latin-1")
         if name == b"x-api-key":
             return value.strip().decode("latin-1")
-    raise Unauthorized("Send an API key: 'Authorization: Bearer <key>'. `skerry client-env` prints one.")
+    return None
 
 
 def _refusal(headers: Iterable[tuple[bytes, bytes]], limit: int) -> ASGIApp | None:

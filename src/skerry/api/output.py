@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from skerry.api.render import command_view
 from skerry.api.streaming import event, event_base64
-from skerry.control import commands, endings
+from skerry.control import commands, endings, following
 from skerry.control.commands import Started
 from skerry.control.deps import Deps
 from skerry.control.streams import closing
@@ -23,7 +23,7 @@ async def flax_events(deps: Deps, started: Started) -> AsyncIterator[bytes]:
     ended = started.command
     try:
         if ended.exit is None or ended.exit.cause is not CommandCause.NOT_STARTED:
-            async with closing(commands.follow(deps, ended)) as found:
+            async with closing(following.follow(deps, ended)) as found:
                 async for each in found:
                     if isinstance(each, Output):
                         whole, tails[each.channel] = _whole_characters(tails.get(each.channel, b"") + each.data)
@@ -52,7 +52,7 @@ async def native_events(deps: Deps, command: Command, offset: int) -> AsyncItera
     """
     lost_bytes = 0
     try:
-        async with closing(commands.follow(deps, command, offset)) as found:
+        async with closing(following.follow(deps, command, offset)) as found:
             async for each in found:
                 match each:
                     case Output(channel, start, data):

@@ -10,7 +10,7 @@ from skerry.control.startup import Startup
 from skerry.control.usage import Usage
 from skerry.model.account import Account
 from skerry.model.capability import Capabilities
-from skerry.model.command import Command, CommandCause, CommandStatus
+from skerry.model.command import Command, CommandCause, CommandStatus, Exit
 from skerry.model.env import REDACTED
 from skerry.model.files import Archived, FileInfo
 from skerry.model.lifecycle import State
@@ -33,6 +33,7 @@ from skerry.wire.sandboxes import (
 )
 from skerry.wire.shells import SessionResult, SessionView
 from skerry.wire.startup import StartupView
+from skerry.wire.terminals import TerminalView
 from skerry.wire.trees import SkippedEntry, Unpacked
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -85,9 +86,6 @@ def command_view(command: Command, captured: Captured | None = None) -> CommandV
     stdout, exact_stdout = text_of(captured.stdout)
     stderr, exact_stderr = text_of(captured.stderr)
     exit = command.exit
-    reason = exit.cause if exit is not None else None
-    if exit is not None and reason is None and exit.signal is not None and not exit.timed_out:
-        reason = CommandCause.SIGNAL
     return CommandView(
         id=command.id,
         sandbox_id=command.sandbox_id,
@@ -103,7 +101,7 @@ def command_view(command: Command, captured: Captured | None = None) -> CommandV
         lost_bytes=captured.lost_bytes,
         exit_code=exit.code if exit is not None else None,
         signal=exit.signal if exit is not None else None,
-        reason=reason,
+        reason=reason_of(exit),
         message=(exit.detail or None) if exit is not None else None,
         working_directory=command.working_directory,
         timeout_seconds=command.timeout_s,
@@ -159,6 +157,34 @@ def startup_view(startup: Startup) -> StartupView:
         command_id=None if startup.run is None else startup.run.id,
         exit_code=None if exit is None else exit.code,
     )
+
+
+def terminal_view(terminal: Command) -> TerminalView:
+    exit, size = terminal.exit, terminal.terminal
+    assert size is not None
+    return TerminalView(
+        id=terminal.id,
+        sandbox_id=terminal.sandbox_id,
+        name=terminal.name,
+        command=terminal.command,
+        status=terminal.status,
+        cols=size.cols,
+        rows=size.rows,
+        working_directory=terminal.working_directory,
+        exit_code=exit.code if exit is not None else None,
+        signal=exit.signal if exit is not None else None,
+        reason=reason_of(exit),
+        message=(exit.detail or None) if exit is not None else None,
+        started_at=terminal.started_at,
+        completed_at=terminal.completed_at,
+    )
+
+
+def reason_of(exit: Exit | None) -> CommandCause | None:
+    """Why a command failed; None for one that runs, or ended as programs do."""
+    if exit is not None and exit.cause is None and exit.signal is not None and not exit.timed_out:
+        return CommandCause.SIGNAL
+    return exit.cause if exit is not None else None
 
 
 def text_of(data: bytes) -> tuple[str, str | None]:

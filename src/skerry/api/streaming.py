@@ -16,7 +16,10 @@ SSE: dict[int | str, dict[str, Any]] = {
 }
 BYTES: dict[int | str, dict[str, Any]] = {200: {"content": {"application/octet-stream": {}}, "description": "Bytes"}}
 
+RAW_BODY: dict[str, Any] = {"requestBody": {"required": True, "content": {"application/octet-stream": {}}}}
+
 PING_EVERY_S = 15.0
+_SMALL = 32_768
 _PING = b": ping\n\n"
 
 
@@ -42,6 +45,22 @@ class Stream(StreamingResponse):
         finally:
             if self._close is not None:
                 await self._close()
+
+
+async def gathered(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """A body's bytes as they come, small pieces together: each would cost a call and a wake-up inside."""
+    held = bytearray()
+    async with closing(chunks):
+        async for chunk in chunks:
+            if not held and len(chunk) >= _SMALL:
+                yield chunk  # not copied once more
+                continue
+            held += chunk
+            if len(held) >= _SMALL:
+                yield bytes(held)
+                held.clear()
+    if held:
+        yield bytes(held)
 
 
 def events(chunks: AsyncIterator[bytes], close: Callable[[], Awaitable[object]] | None = None) -> Stream:

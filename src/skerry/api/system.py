@@ -1,21 +1,19 @@
 """The account, the host's capabilities, health."""
 
-import asyncio
-
 from fastapi import APIRouter
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from skerry.api.call import Caller, answer
+from skerry.api.gate import ACCOUNT
 from skerry.api.render import capabilities_view, me_view, usage_view
-from skerry.control import accounts, usage
+from skerry.control import accounts, health, usage
 from skerry.control.deps import Deps
+from skerry.control.telemetry import CONTENT_TYPE
 from skerry.model.errors import Unavailable
-from skerry.wire.sandboxes import CapabilitiesView, MeView, UsageView
+from skerry.wire.sandboxes import CapabilitiesView, MeView, ReadyView, UsageView
 
 router = APIRouter(tags=["system"])
-
-_READY_DEADLINE_S = 5.0
 
 
 @router.get("/v1/me", response_model=MeView)
@@ -42,14 +40,22 @@ async def healthz() -> Response:
     return JSONResponse({"status": "ok"})
 
 
-@router.get("/readyz")
+@router.get("/readyz", response_model=ReadyView)
 async def readyz(request: Request) -> Response:
-    """The database and the node answer too; 503 when one does not."""
+    """The database and the node answer too; 503 when one does not, with which and why."""
+    found = await health.problems(request.app.state.deps)
+    if found:
+        told = "; ".join(f"the {part} {problem}" for part, problem in found.items())
+        raise Unavailable(f"Not ready: {told}. The server's log may say more.", code="not_ready")
+    return answer(ReadyView(status="ready", parts=dict.fromkeys(("store", "node"), "ok")))
+
+
+@router.get("/metrics", response_class=PlainTextResponse)
+async def get_metrics(request: Request) -> Response:
+    """The server's own metrics, for Prometheus: with a key of the first account, or with the setting `metrics_token`.
+
+    With any other key 403. For what one sandbox uses see /v1/sandboxes/{sandbox_id}/metrics.
+    """
     deps: Deps = request.app.state.deps
-    try:
-        async with asyncio.timeout(_READY_DEADLINE_S):
-            await deps.store.ping()
-            await deps.provider.list()
-    except TimeoutError as error:
-        raise Unavailable("The database or the node does not answer in time.") from error
-    return JSONResponse({"status": "ready"})
+    await accounts.require_operator(deps, request.scope[ACCOUNT])
+    return Response(await health.exposition(deps), media_type=CONTENT_TYPE)

@@ -3,7 +3,7 @@
 import os
 from typing import TYPE_CHECKING
 
-from skerry.model.errors import Conflict, NotFound, Refused, Unauthorized
+from skerry.model.errors import Conflict, Invalid, NotFound, Refused, Unauthorized
 
 if TYPE_CHECKING:
     from skerry.config import Config
@@ -18,7 +18,18 @@ def config(**overrides: object) -> "Config":
 
 
 # As the extra `server` in pyproject.toml; a dependency has its module's name.
-_SERVER_MODULES = ("alembic", "cryptography", "fastapi", "pyroute2", "sqlalchemy", "structlog", "uvicorn", "uvloop")
+_SERVER_MODULES = (
+    "alembic",
+    "cryptography",
+    "fastapi",
+    "prometheus_client",
+    "pyroute2",
+    "sqlalchemy",
+    "structlog",
+    "uvicorn",
+    "uvloop",
+    "websockets",
+)
 
 
 def require_server() -> None:
@@ -39,20 +50,37 @@ SHORTEST = 4  # characters of an id that may stand for it: less is a slip, or a 
 
 
 def address() -> tuple[str, str]:
-    """Address and key: of the environment, else of the instance on this machine.
+    """Address and key: of the environment, else as `skerry login` kept them, else of the instance on this machine.
+
+    Every key goes to the server that it was given for, and to no other: no file in a working directory says where.
 
     Raises:
-        Unavailable: Neither is there.
+        Unauthorized: The environment names a server for which there is no key.
+        Unavailable: None of them is there.
     """
+    from skerry.cli import logins
+
     url, key = os.environ.get("SKERRY_URL"), os.environ.get("SKERRY_API_KEY")
     if url and key:
         return url, key
+    if url and (kept := logins.key_of(url)):
+        return url, kept
+    # Whoever names an instance by its home, or brings a key without an address, means this machine's.
+    if not (url or key or os.environ.get("SKERRY_HOME")) and (chosen := logins.current()):
+        return chosen, logins.key_of(chosen) or ""
+    return _this_machine(url, key)
+
+
+def _this_machine(url: str | None, key: str | None) -> tuple[str, str]:
     from skerry import instance
     from skerry.config import locate
 
     here = locate()
     if url and url.rstrip("/") != instance.url(here).rstrip("/"):
-        raise Unauthorized(f"SKERRY_URL is {url}, which is not this machine's server: set SKERRY_API_KEY for it.")
+        raise Unauthorized(
+            f"SKERRY_URL is {url}, which is not this machine's server: set SKERRY_API_KEY for it, or"
+            " `skerry login` to it."
+        )
     return instance.url(here), key or instance.key(here)
 
 
@@ -64,25 +92,68 @@ def client() -> "Skerry":
     return Skerry(url, key)
 
 
-def find(server: "Skerry", word: str) -> "Sandbox":
-    """The sandbox that `word` names: its id, its name, or the beginning of one id.
+def find(server: "Skerry", word: str | None) -> "Sandbox":
+    """The sandbox that `word` names: its id, its name, a label as KEY=VALUE, or the beginning of its id.
+
+    None: the one that `skerry use` chose for this directory.
 
     Raises:
         NotFound: None.
         Conflict: Several; the message lists them.
+        Invalid: No word, and nothing chosen; or chosen at another server.
     """
     from skerry.model.ids import is_id
 
+    if word is None:
+        word = _chosen(server)
     if is_id(word, "sbx"):
         return server.get(word)
-    boxes = server.list()
-    beginning = word if word.startswith("sbx_") else f"sbx_{word}"
-    found = [box for box in boxes if box.name == word]
-    if not found and len(beginning) >= len("sbx_") + SHORTEST:
-        found = [box for box in boxes if box.id.startswith(beginning)]
+    found = matching(server, word)
     if not found:
-        raise NotFound(f"No sandbox has the name or id '{word}'. `skerry ls` lists yours.", field="sandbox")
+        raise NotFound(f"No sandbox has the name, label or id '{word}'. `skerry ls` lists yours.", field="sandbox")
     if len(found) > 1:
         listed = ", ".join(f"{box.id} ({box.name or 'no name'})" for box in found[:8])
-        raise Conflict(f"'{word}' means {len(found)} sandboxes: {listed}. Give more of the id.", field="sandbox")
+        more = f" and {len(found) - 8} more" if len(found) > 8 else ""
+        raise Conflict(f"'{word}' means {len(found)} sandboxes: {listed}{more}. Give the id.", field="sandbox")
     return found[0]
+
+
+def matching(server: "Skerry", word: str) -> "list[Sandbox]":
+    """All that a word may mean: by name, else by label, else by the beginning of the id."""
+    boxes = server.list().all()
+    found = [box for box in boxes if box.name == word or box.id == word]
+    key, equals, value = word.partition("=")
+    if not found and equals and key:
+        found = [box for box in boxes if has_label(box, key, value)]
+    beginning = word if word.startswith("sbx_") else f"sbx_{word}"
+    if not found and len(beginning) >= len("sbx_") + SHORTEST:
+        found = [box for box in boxes if box.id.startswith(beginning)]
+    return found
+
+
+def has_label(box: "Sandbox", key: str, value: str) -> bool:
+    """Whether the metadata has this member with this value, as text: what is no text counts as its JSON."""
+    import json
+
+    if key not in box.info.metadata:
+        return False
+    held = box.info.metadata[key]
+    return (held if isinstance(held, str) else json.dumps(held)) == value
+
+
+def _chosen(server: "Skerry") -> str:
+    from skerry.cli import context
+
+    here = context.current()
+    if here is None:
+        raise Invalid(
+            "Name a sandbox (`skerry ls` lists yours), or choose one for this directory: skerry use SANDBOX",
+            field="sandbox",
+        )
+    if here.server != server.url:
+        raise Invalid(
+            f"{here.directory / context.NAME} chooses a sandbox at {here.server}, but commands go to {server.url} now."
+            " Name a sandbox, or choose another: skerry use SANDBOX",
+            field="sandbox",
+        )
+    return here.sandbox_id

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
+from skerry.cli.completion import complete_place
 from skerry.cli.connection import client, find
 from skerry.cli.output import Format, OutputOption, console, data, data_json, hint, printable
 from skerry.model.errors import Invalid, NotFound, SkerryError
@@ -40,8 +41,8 @@ def register(app: typer.Typer) -> None:
 
 
 def cp(
-    source: Annotated[str, typer.Argument(help="A local path, or SANDBOX:PATH.")],
-    target: Annotated[str, typer.Argument(help="A local path, or SANDBOX:PATH.")],
+    source: Annotated[str, typer.Argument(help="A local path, or SANDBOX:PATH.", autocompletion=complete_place)],
+    target: Annotated[str, typer.Argument(help="A local path, or SANDBOX:PATH.", autocompletion=complete_place)],
     output: OutputOption = Format.TEXT,
 ) -> None:
     """Copy a file or a directory into a sandbox or out of it; files of the same name are replaced.
@@ -58,19 +59,26 @@ def cp(
     copied = Copied()
     with client() as server, _progress() as advance:
         if to_box is not None:
-            _upload(find(server, to_box), Path(from_path), to_path, copied, advance)
+            _upload(find(server, to_box or None), Path(from_path), to_path, copied, advance)
         elif from_box is not None:
-            _download(find(server, from_box), from_path, Path(to_path), copied, advance)
+            _download(find(server, from_box or None), from_path, Path(to_path), copied, advance)
     if output is Format.JSON:
         data_json({"files": copied.files, "bytes": copied.size_bytes})
     else:
         data(f"{copied.files} file{'s' if copied.files != 1 else ''}, {copied.size_bytes} bytes")
 
 
+def upload(box: "Sandbox", source: Path, target: str) -> Copied:
+    """Copy a file or directory of this machine in, without a bar. What was copied."""
+    copied = Copied()
+    _upload(box, source, target, copied, lambda advanced: None)
+    return copied
+
+
 def _place(word: str) -> tuple[str | None, str]:
-    """The sandbox (None: this machine) and the path. What begins with `/` or `.` is always local."""
+    """The sandbox (None: this machine; empty: the one in use here) and the path. `/…` and `.…` are always local."""
     box, colon, path = word.partition(":")
-    if not colon or "/" in box or box in ("", ".", ".."):
+    if not colon or "/" in box or box in (".", ".."):
         return None, word
     return box, path or "/workspace/"
 

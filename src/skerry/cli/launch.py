@@ -102,11 +102,13 @@ def _why_anew(here: "Config", before: "Running | None", changed: Mapping[str, tu
 def changes(here: "Config", before: "Running") -> dict[str, tuple[Any, Any]]:
     """Settings that differ from those that a server runs with: each with the value there and the one here.
 
-    One that only one of two versions knows has not been changed by anybody.
+    One that only one of two versions knows has not been changed by anybody. Of a secret one it is told that it differs.
     """
     now = here.model_dump(mode="json")
     names = sorted(now.keys() & before.settings.keys())
-    return {name: (before.settings[name], now[name]) for name in names if before.settings[name] != now[name]}
+    differ = {name: (before.settings[name], now[name]) for name in names if before.settings[name] != now[name]}
+    secret = {name for name, field in type(here).model_fields.items() if not field.repr}
+    return {name: ("(hidden)", "(hidden)") if name in secret else values for name, values in differ.items()}
 
 
 def shown(changed: Mapping[str, tuple[Any, Any]]) -> str:

@@ -6,7 +6,19 @@ import sys
 
 import typer
 
-from skerry.cli import copying, diagnosis, lifecycle, running, sandboxes
+from skerry.cli import (
+    completion,
+    copying,
+    diagnosis,
+    environment,
+    files,
+    inspecting,
+    lifecycle,
+    login,
+    running,
+    sandboxes,
+    templates,
+)
 from skerry.cli.interrupts import ENDING
 from skerry.cli.output import Format, ReaderGone, failure, hint, local_failure
 
@@ -17,7 +29,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for module in (lifecycle, diagnosis, running, sandboxes, copying):
+for module in (
+    lifecycle,
+    diagnosis,
+    login,
+    sandboxes,
+    running,
+    copying,
+    files,
+    inspecting,
+    environment,
+    templates,
+    completion,
+):
     module.register(app)
 
 
@@ -43,9 +67,10 @@ def main() -> None:
     for number in ENDING:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)  # each as Ctrl-C: what was begun is put away
+    completion.prepare()
     try:
         try:
-            app()
+            app(prog_name="skerry")
         finally:
             for number in ENDING:  # all is put away: from here on there is nothing to interrupt
                 signal.signal(number, signal.SIG_IGN)

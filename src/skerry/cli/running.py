@@ -1,90 +1,146 @@
-"""`exec` and `run`: a command's output and exit code come through as they are."""
+"""`exec`, `run` and `shell`: a command's input, output and exit code are this program's.
 
-import os
+Exit codes: the command's own; 128 + n after signal n; 124 after its deadline; 125 where Skerry itself failed; 130 after
+an interrupt. What runs it, on pipes or on a terminal, is in `foreground` and `interactive`.
+"""
+
 import sys
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from skerry.cli.completion import complete_sandbox
 from skerry.cli.connection import client, find
 from skerry.cli.interrupts import held
-from skerry.cli.output import Format, OutputOption, ReaderGone, data_json, failure, hint, local_failure
+from skerry.cli.output import Format, OutputOption, failure, hint, local_failure
 from skerry.cli.sandboxes import CpuOption, EnvOption, MemoryOption, NetworkOption, TemplateOption, parse_env
+from skerry.cli.words import PASS_ON, WithCommand, bare, complete_first, is_marked, split
 from skerry.model.errors import Invalid, SkerryError
 
 if TYPE_CHECKING:
-    from skerry.sdk import CommandResult, Sandbox
+    from skerry.sdk import Sandbox, Terminal
 
 OWN_FAILURE = 125  # Skerry itself failed: not to be mistaken for the command's exit code
-STDIN_BYTES = 16 << 20
-
-# What follows the first word belongs to the command, options too.
-PASS_ON = {"allow_interspersed_args": False}
 INTERPRETERS = {".py": "python3", ".sh": "sh", ".bash": "bash", ".js": "node", ".mjs": "node", ".rb": "ruby"}
 
-CommandArgument = Annotated[list[str], typer.Argument(help="The program and its arguments; `--` may stand before.")]
-StdinOption = Annotated[bool, typer.Option("-i", "--stdin", help="Give it this program's standard input (text).")]
+InputOption = Annotated[bool, typer.Option("-i", "--stdin", help="Give it this program's standard input.")]
+TerminalOption = Annotated[bool, typer.Option("-t", "--tty", help="Run it on a terminal; with -i, on this one.")]
 TimeoutOption = Annotated[int | None, typer.Option("--timeout", help="Its deadline in seconds.")]
+CwdOption = Annotated[str | None, typer.Option("-w", "--cwd", help="Working directory inside.")]
+UserOption = Annotated[str | None, typer.Option("-u", "--user", help="User inside.")]
+EscapeOption = Annotated[bool, typer.Option("--escape/--no-escape", help="Whether ~. at a line's beginning leaves.")]
 
 
 def register(app: typer.Typer) -> None:
-    app.command("exec", context_settings=PASS_ON)(execute)
-    app.command("run", context_settings=PASS_ON)(run)
+    app.command("exec", cls=WithCommand, context_settings=PASS_ON)(execute)
+    app.command("run", cls=WithCommand, context_settings=PASS_ON)(run)
+    app.command("shell")(shell)
 
 
 def execute(
-    sandbox: Annotated[str, typer.Argument(help="Id, name or the beginning of the id.")],
-    command: CommandArgument,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[SANDBOX] -- COMMAND...",
+            help="Id, name, label or beginning of the id; then the program and its arguments.",
+            autocompletion=complete_first,
+        ),
+    ],
     env: EnvOption = None,
-    cwd: Annotated[str | None, typer.Option("-w", "--cwd", help="Working directory inside.")] = None,
-    user: Annotated[str | None, typer.Option("-u", "--user", help="User inside.")] = None,
+    cwd: CwdOption = None,
+    user: UserOption = None,
     timeout: TimeoutOption = None,
-    stdin: StdinOption = False,
+    stdin: InputOption = False,
+    tty: TerminalOption = False,
+    escape: EscapeOption = True,
     output: OutputOption = Format.TEXT,
 ) -> None:
-    """Run a command in a sandbox; its output, and its exit code, are this program's."""
-    with _own_failures(output), client() as server:
-        # Click takes `--` away in front of the first word only.
-        command = command[1:] if command[0] == "--" else command
+    """Run a command in a sandbox; its output and its exit code are this program's.
+
+    Without -i its input is empty. With -it it runs on a terminal as if here (`~.` at a line's beginning leaves it
+    running, `~?` tells more). The sandbox may be left out where `skerry use` chose one; `--` is needed then.
+    """
+    with own_failures(output), client() as server:
+        word, command = split(words)
+        given: dict[str, Any] = {"env": parse_env(env), "cwd": cwd, "user": user}
+        _check_terminal(stdin=stdin, tty=tty, timeout=timeout, output=output)
+        box = find(server, word)
+        if tty:
+            code = _on_terminal(box, command, given, escape=escape)
+        else:
+            from skerry.cli.foreground import follow
+
+            code = follow(box, command, output, {**given, "timeout_s": timeout}, with_stdin=stdin)
+    raise typer.Exit(code)
+
+
+def shell(
+    sandbox: Annotated[
+        str | None, typer.Argument(help="Left out: the one in use here.", autocompletion=complete_sandbox)
+    ] = None,
+    env: EnvOption = None,
+    cwd: CwdOption = None,
+    user: UserOption = None,
+    attach: Annotated[
+        str | None, typer.Option("--attach", metavar="TERMINAL", help="Go back to one that was left.")
+    ] = None,
+    escape: EscapeOption = True,
+) -> None:
+    """Open a shell in a sandbox, on this terminal.
+
+    `~.` at a line's beginning leaves it running, `~?` tells more. A connection that breaks is taken up again.
+    """
+    from skerry.cli.interactive import require_terminal
+
+    with own_failures(Format.TEXT), client() as server:
+        require_terminal()
         box = find(server, sandbox)
-        given: dict[str, object] = {"env": parse_env(env), "cwd": cwd, "user": user, "timeout_s": timeout}
-        code = _follow(box, command, output, given, stdin)
+        given: dict[str, Any] = {"env": parse_env(env), "cwd": cwd, "user": user}
+        code = _on_terminal(box, None, given, escape=escape, attach=attach)
     raise typer.Exit(code)
 
 
 def run(
-    context: typer.Context,
-    command: CommandArgument,
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="SCRIPT [ARGS]... | -- COMMAND...", help="A script here, or what is inside."),
+    ],
     template: TemplateOption = None,
     memory: MemoryOption = None,
     cpu: CpuOption = None,
     network: NetworkOption = None,
     env: EnvOption = None,
+    file: Annotated[
+        list[str] | None,
+        typer.Option("-f", "--file", metavar="LOCAL[:PATH]", help="Take a file or directory along; may be repeated."),
+    ] = None,
     timeout: TimeoutOption = None,
-    stdin: StdinOption = False,
+    stdin: InputOption = False,
+    tty: TerminalOption = False,
     keep: Annotated[bool, typer.Option("--keep/--rm", help="Leave the sandbox afterwards, or destroy it.")] = False,
     output: OutputOption = Format.TEXT,
 ) -> None:
     """Make a sandbox, run one command or one local script in it, and destroy it.
 
-    `skerry run script.py arg` takes a local script along; `skerry run -- program arg` runs what is inside.
+    `skerry run script.py arg` takes a local script along; `skerry run -- program arg` runs what is inside. Standard
+    input is passed on where it is a pipe or a file, with -i always. Each --file goes to /workspace, or to PATH.
     """
-    with _own_failures(output), client() as server:
-        script = _script(command)
-        content = None if script is None else script.read_bytes()
+    with own_failures(output), client() as server:
+        script, command = _script(words)
+        stdin = stdin or not (tty or sys.stdin.isatty())
+        _check_terminal(stdin=stdin, tty=tty, timeout=timeout, output=output)
+        taken = [_taken(word) for word in file or []]
         given = parse_env(env)
         # An interrupt while the sandbox is made waits for it: else nobody would know which one to destroy.
         with held() as interrupts:
             box = server.create(template, memory_mb=memory, cpu_millis=cpu, network=network, env=given)
             try:
                 with interrupts.released():
-                    if script is not None and content is not None:
-                        box.files.write(f"/workspace/{script.name}", content, mode="0755")
-                        command = [INTERPRETERS[script.suffix], f"/workspace/{script.name}", *command[1:]]
-                    code = _follow(box, command, output, {"timeout_s": timeout}, stdin)
+                    _take_along(box, script, taken)
+                    code = _run_in(box, command, output, timeout=timeout, stdin=stdin, tty=tty)
             finally:
                 if keep:
                     hint(f"Kept: {box.id}")
@@ -93,53 +149,9 @@ def run(
     raise typer.Exit(code)
 
 
-def _script(command: list[str]) -> Path | None:
-    path = Path(command[0])
-    # After `--` a word is never looked up on this machine.
-    if "--" in sys.argv or path.suffix not in INTERPRETERS or not path.is_file():
-        return None
-    return path
-
-
-def _follow(box: "Sandbox", command: list[str], output: Format, given: "dict[str, object]", with_stdin: bool) -> int:
-    if with_stdin:
-        given["stdin"] = _read_stdin()
-    text = output is not Format.JSON
-    with held() as interrupts:
-        running = box.commands.start(command, **given)  # pyright: ignore[reportArgumentType]
-        try:
-            with interrupts.released():
-                result = running.wait(on_stdout=_writer(1) if text else None, on_stderr=_writer(2) if text else None)
-        except (KeyboardInterrupt, ReaderGone):
-            # It is in the foreground: it ends with us, and with whoever reads its output.
-            with suppress(SkerryError):
-                running.kill()
-            raise
-    if not text:
-        data_json(_as_json(result))
-        return result.shell_code
-    if result.exit_code is None or result.lost_bytes:
-        lost = f" {result.lost_bytes} bytes of output were beyond the server's cap." if result.lost_bytes else ""
-        hint(f"skerry: the command {result.ending}.{lost}")
-    return result.shell_code
-
-
-def _writer(descriptor: int) -> Callable[[bytes], None]:
-    """Writes bytes to a descriptor as they are, all of them, at once."""
-
-    def write(data: bytes) -> None:
-        view = memoryview(data)
-        try:
-            while view:
-                view = view[os.write(descriptor, view) :]
-        except BrokenPipeError as error:
-            raise ReaderGone from error
-
-    return write
-
-
 @contextmanager
-def _own_failures(output: Format) -> Generator[None]:
+def own_failures(output: Format) -> Generator[None]:
+    """Tell our own failures, and give them their own exit code."""
     try:
         yield
     except SkerryError as error:
@@ -150,27 +162,70 @@ def _own_failures(output: Format) -> Generator[None]:
         raise typer.Exit(OWN_FAILURE) from error
 
 
-def _read_stdin() -> str:
-    data = sys.stdin.buffer.read(STDIN_BYTES + 1)
-    if len(data) > STDIN_BYTES:
-        raise Invalid("Standard input is longer than 16 MiB: `skerry cp` it in, and redirect inside.", field="stdin")
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        raise Invalid(
-            "Standard input is not UTF-8 text: `skerry cp` it in, and redirect inside.", field="stdin"
-        ) from None
+def _run_in(box: "Sandbox", command: list[str], output: Format, *, timeout: int | None, stdin: bool, tty: bool) -> int:
+    if tty:
+        return _on_terminal(box, command, {}, escape=False)
+    from skerry.cli.foreground import follow
+
+    return follow(box, command, output, {"timeout_s": timeout}, with_stdin=stdin)
 
 
-def _as_json(result: "CommandResult") -> dict[str, object]:
-    return {
-        "id": result.id,
-        "status": result.status,
-        "exit_code": result.exit_code,
-        "signal": result.signal,
-        "reason": result.reason,
-        "stdout": result.stdout,
-        "stderr": result.stderr,
-        "truncated": result.truncated,
-        "duration_ms": result.duration_ms,
-    }
+def _on_terminal(
+    box: "Sandbox", command: list[str] | None, given: dict[str, Any], *, escape: bool, attach: str | None = None
+) -> int:
+    from skerry.cli.interactive import converse, size
+
+    cols, rows = size()
+
+    def opened() -> "Terminal":
+        if attach is not None:
+            return box.terminals.get(attach)
+        return box.terminals.open(command, cols=cols, rows=rows, **given)
+
+    return converse(opened, escape=escape)
+
+
+def _check_terminal(*, stdin: bool, tty: bool, timeout: int | None, output: Format) -> None:
+    if not tty:
+        return
+    from skerry.cli.interactive import require_terminal
+
+    if output is Format.JSON:
+        raise Invalid("A terminal has no JSON: leave out -t, or -o json.", field="output")
+    if timeout is not None:
+        raise Invalid("A terminal has no deadline: leave out -t, or --timeout.", field="timeout")
+    if not stdin:
+        raise Invalid("Without -i nobody could type on it: say -it, or leave out -t.", field="tty")
+    require_terminal()
+
+
+def _script(words: list[str]) -> tuple[Path | None, list[str]]:
+    """The script here, if the first word is one, and the command to run inside. After `--` none is looked for."""
+    command = bare(words)
+    if not command:
+        raise Invalid("Give a script or a command, such as: skerry run -- echo hello", field="command")
+    path = Path(command[0])
+    if is_marked(words) or path.suffix not in INTERPRETERS:
+        return None, command[1:] if not is_marked(words) and command[0] == "--" else command
+    if not path.is_file():
+        raise Invalid(f"There is no file {path} on this machine. What is inside is run with: skerry run -- {path} …")
+    return path, [INTERPRETERS[path.suffix], f"/workspace/{path.name}", *command[1:]]
+
+
+def _taken(word: str) -> tuple[Path, str]:
+    local, colon, inside = word.rpartition(":")
+    if not colon or not local or Path(word).exists():
+        local, inside = word, ""
+    path = Path(local)
+    if not path.exists():
+        raise Invalid(f"There is no {path} on this machine.", field="file")
+    return path, inside or "/workspace/"
+
+
+def _take_along(box: "Sandbox", script: Path | None, taken: list[tuple[Path, str]]) -> None:
+    from skerry.cli.copying import upload
+
+    for path, inside in taken:
+        upload(box, path, inside)
+    if script is not None:
+        box.files.write(f"/workspace/{script.name}", script.read_bytes(), mode="0755")

@@ -1,29 +1,42 @@
-"""`create`, `ls`, `get`, `rm`."""
+"""`create`, `ls`, `get`, `label`, `rm`."""
 
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skerry.cli.connection import client, find
-from skerry.cli.output import Format, OutputOption, data, data_json, hint, printable, table
-from skerry.model.errors import Invalid, SkerryError
+from skerry.cli.completion import complete_sandbox, complete_template
+from skerry.cli.connection import client, find, matching
+from skerry.cli.output import Format, OutputOption, data, data_json, hint, table
+from skerry.model.errors import Invalid, NotFound, SkerryError
 
 if TYPE_CHECKING:
-    from skerry.sdk import Sandbox
+    from skerry.sdk import Sandbox, Skerry
 
-TemplateOption = Annotated[str | None, typer.Option("-t", "--template", help="What it starts from.")]
+TemplateOption = Annotated[
+    str | None, typer.Option("-t", "--template", help="What it starts from.", autocompletion=complete_template)
+]
 MemoryOption = Annotated[int | None, typer.Option("--memory", help="Memory limit in MB.")]
 CpuOption = Annotated[int | None, typer.Option("--cpu", help="CPU limit in thousandths of a core.")]
 DiskOption = Annotated[int | None, typer.Option("--disk", help="Disk limit in MB.")]
 NetworkOption = Annotated[str | None, typer.Option("--network", help="bridge (outbound) or none.")]
 EnvOption = Annotated[list[str] | None, typer.Option("-e", "--env", help="NAME=VALUE; may be repeated.")]
+LabelOption = Annotated[list[str] | None, typer.Option("-l", "--label", help="KEY=VALUE; may be repeated.")]
+SandboxArgument = Annotated[
+    str | None,
+    typer.Argument(
+        help="Id, name, label (KEY=VALUE) or beginning of the id. Left out: the one in use here.",
+        autocompletion=complete_sandbox,
+    ),
+]
+SHOWN_LABELS = 60  # characters of them in a list
 
 
 def register(app: typer.Typer) -> None:
     app.command()(create)
     app.command("ls")(list_sandboxes)
     app.command()(get)
+    app.command()(label)
     app.command()(rm)
 
 
@@ -35,7 +48,10 @@ def create(
     disk: DiskOption = None,
     network: NetworkOption = None,
     env: EnvOption = None,
+    label: LabelOption = None,
     timeout: Annotated[int | None, typer.Option("--timeout", help="Its commands' default deadline in seconds.")] = None,
+    startup: Annotated[str | None, typer.Option("--startup", help="A shell line that runs when it is up.")] = None,
+    use: Annotated[bool, typer.Option("--use", help="And let commands in this directory mean it.")] = False,
     output: OutputOption = Format.TEXT,
 ) -> None:
     """Make a sandbox and print its id."""
@@ -48,31 +64,60 @@ def create(
             disk_mb=disk,
             network=network,
             env=parse_env(env),
+            metadata=parse_pairs(label, "label") or None,
             timeout_s=timeout,
+            startup_command=startup,
         )
+        if use:
+            from skerry.cli import context
+
+            context.use(box.id, server.url)
     if output is Format.JSON:
         data_json(as_json(box))
     else:
         data(box.id)
-        hint(f"{box.info.template} on {box.runtime}. Next: skerry exec {box.name or box.id} -- echo hello")
+        named = "" if use else f"{box.name or box.id} "
+        hint(f"{box.info.template} on {box.runtime}. Next: skerry exec {named}-- echo hello")
 
 
-def list_sandboxes(output: OutputOption = Format.TEXT) -> None:
+def list_sandboxes(
+    name: Annotated[str | None, typer.Option("-n", "--name", help="Only those of this name.")] = None,
+    label: Annotated[
+        list[str] | None, typer.Option("-l", "--label", help="KEY or KEY=VALUE, all of them; may be repeated.")
+    ] = None,
+    status: Annotated[list[str] | None, typer.Option("--status", help="Only of this status; may be repeated.")] = None,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Ids alone.")] = False,
+    output: OutputOption = Format.TEXT,
+) -> None:
     """List your sandboxes, newest first."""
+    wanted = [one.partition("=") for one in label or []]
     with client() as server:
-        boxes = server.list()
+        asked = {key: value if equals else None for key, equals, value in wanted}
+        boxes = list(server.list(name=name, metadata=asked or None, status=status))
     if output is Format.JSON:
         data_json([as_json(box) for box in boxes])
         return
+    if quiet:
+        for box in boxes:
+            data(box.id)
+        return
     rows = [
-        [box.id, box.name or "-", box.status, box.info.template, box.runtime or "-", _age(box.info.created_at)]
+        [
+            box.id,
+            box.name or "-",
+            box.status,
+            box.info.template,
+            box.runtime or "-",
+            _age(box.info.created_at),
+            _labels(box),
+        ]
         for box in boxes
     ]
-    table(["ID", "NAME", "STATUS", "TEMPLATE", "RUNTIME", "AGE"], rows)
+    table(["ID", "NAME", "STATUS", "TEMPLATE", "RUNTIME", "AGE", "LABELS"], rows)
 
 
-def get(sandbox: str, output: OutputOption = Format.TEXT) -> None:
-    """Show one sandbox, given by id, name or the beginning of its id."""
+def get(sandbox: SandboxArgument = None, output: OutputOption = Format.TEXT) -> None:
+    """Show one sandbox."""
     with client() as server:
         box = find(server, sandbox)
     shown = as_json(box)
@@ -81,26 +126,49 @@ def get(sandbox: str, output: OutputOption = Format.TEXT) -> None:
         return
     for name, value in shown.items():
         if value not in (None, {}, []):
-            data(f"{name:<16} {printable(str(value))}")
+            data(f"{name:<16} {value}")
+
+
+def label(
+    sandbox: Annotated[str, typer.Argument(help="Id, name or label.", autocompletion=complete_sandbox)],
+    labels: Annotated[list[str], typer.Argument(help="KEY=VALUE sets one, KEY- takes one away.")],
+    output: OutputOption = Format.TEXT,
+) -> None:
+    """Set labels of a sandbox, or take them away. Of two that change labels at once the last one counts."""
+    with client() as server:
+        box = find(server, sandbox)
+        metadata = dict(box.info.metadata)
+        for one in labels:
+            if one.endswith("-") and "=" not in one:
+                metadata.pop(one[:-1], None)
+            else:
+                metadata |= parse_pairs([one], "label")
+        box.update(metadata=metadata)
+    if output is Format.JSON:
+        data_json(as_json(box))
+    else:
+        data(box.id)
 
 
 def rm(
-    sandboxes: Annotated[list[str], typer.Argument(help="Ids, names or beginnings of ids.")],
+    sandboxes: Annotated[
+        list[str], typer.Argument(help="Ids, names, labels or beginnings of ids.", autocompletion=complete_sandbox)
+    ],
+    every: Annotated[bool, typer.Option("--all", help="Where a word means several sandboxes: all of them.")] = False,
     output: OutputOption = Format.TEXT,
 ) -> None:
-    """Destroy sandboxes and their files, for good."""
+    """Destroy sandboxes and their files, for good. The one in use here is not meant unless it is named."""
     gone: list[str] = []
     failed: SkerryError | None = None
     with client() as server:
         for word in sandboxes:
             try:
-                box = find(server, word)
-                box.destroy()
+                for box in _meant(server, word, every=every):
+                    box.destroy()
+                    gone.append(box.id)
             except SkerryError as error:
                 hint(f"skerry: {error.message}")
                 failed = error
-            else:
-                gone.append(box.id)
     if output is Format.JSON:
         data_json({"destroyed": gone})
     else:
@@ -112,19 +180,36 @@ def rm(
 
 def parse_env(pairs: list[str] | None) -> dict[str, str] | None:
     """`NAME=VALUE` words as a mapping. Raises Invalid."""
-    if not pairs:
-        return None
+    return parse_pairs(pairs, "env") or None
+
+
+def parse_pairs(pairs: list[str] | None, field: str) -> dict[str, str]:
+    """`NAME=VALUE` words as a mapping; the last one of a name counts. Raises Invalid."""
     found: dict[str, str] = {}
-    for pair in pairs:
+    for pair in pairs or []:
         name, equals, value = pair.partition("=")
         if not name or not equals:
-            raise Invalid(f"'{pair}' is not NAME=VALUE.", field="env")
+            raise Invalid(f"'{pair}' is not NAME=VALUE.", field=field)
         found[name] = value
     return found
 
 
 def as_json(box: "Sandbox") -> dict[str, object]:
     return box.info.model_dump(mode="json")
+
+
+def _meant(server: "Skerry", word: str, *, every: bool) -> "list[Sandbox]":
+    if not every:
+        return [find(server, word)]
+    found = matching(server, word)
+    if not found:
+        raise NotFound(f"No sandbox has the name, label or id '{word}'. `skerry ls` lists yours.", field="sandbox")
+    return found
+
+
+def _labels(box: "Sandbox") -> str:
+    told = ",".join(f"{key}={value}" for key, value in box.info.metadata.items() if isinstance(value, str | int))
+    return told if len(told) <= SHOWN_LABELS else told[: SHOWN_LABELS - 1] + "…"
 
 
 def _age(since: datetime) -> str:

@@ -1,12 +1,13 @@
 """Accounts and keys: who a request comes from, and the first account of a new installation."""
 
+import hmac
 from collections.abc import Sequence
 
 import structlog
 
 from skerry.control.deps import Deps
 from skerry.model.account import Account, ApiKey, hash_secret, hint_of, new_secret
-from skerry.model.errors import Unauthorized
+from skerry.model.errors import Refused, Unauthorized
 from skerry.model.ids import AccountId, KeyId, new_account_id, new_key_id, new_project_id
 
 _log = structlog.get_logger()
@@ -31,6 +32,25 @@ async def authenticate(deps: Deps, secret: str) -> AccountId:
             )
         deps.keys.put(key, now)
     return key.account_id
+
+
+def is_metrics_token(deps: Deps, secret: str) -> bool:
+    """Whether this is the token of the setting `metrics_token`, which opens nothing but the server's own metrics."""
+    token = deps.config.metrics_token
+    return bool(token) and hmac.compare_digest(token.encode(), secret.encode("utf-8", "surrogatepass"))
+
+
+async def require_operator(deps: Deps, account_id: AccountId | None) -> None:
+    """The server's metrics are about all accounts: for who runs it. None stands for the metrics token.
+
+    Raises:
+        Refused: The account is not the first one (`permission`).
+    """
+    if account_id is not None and account_id != (await deps.store.list_accounts())[0].id:
+        raise Refused(
+            "The server's metrics are for its operator: use a key of the first account, or the metrics_token.",
+            code="permission",
+        )
 
 
 async def get(deps: Deps, account_id: AccountId) -> Account:

@@ -2,13 +2,14 @@
 
 import asyncio
 import shlex
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 
 from skerry.control import endings, repeats, sandboxes, sizes
 from skerry.control.deps import Deps
+from skerry.control.following import BEYOND, follow
 from skerry.control.outputs import Capture, Captured
 from skerry.control.starting import why_not_started
 from skerry.control.streams import closing
@@ -19,12 +20,9 @@ from skerry.model.command import (
     CommandKind,
     CommandStatus,
     ExecSpec,
-    Exit,
-    Lost,
-    Output,
+    Keep,
 )
 from skerry.model.errors import (
-    DeadlineExceeded,
     GuestError,
     Invalid,
     NotFound,
@@ -41,16 +39,16 @@ from skerry.model.sandbox import Sandbox
 WORKSPACE = "/workspace"
 _STDIN_CHUNK = 262_144
 _RETRY_S = 0.25
-# Beyond a command's own deadline: the time a node may be away before a follower leaves the rest to the reconciler.
-_PATIENCE_S = 60
 # A node that restarts is back within this; starting a command twice starts it once.
 _START_PATIENCE_S = 10
 
 
 @dataclass(frozen=True, slots=True)
 class NewCommand:
-    """Exactly one of `argv` and `shell`. `stdin`: given to the command, then end of file; None: end of file at once.
+    """Exactly one of `argv` and `shell`.
 
+    `stdin`: given to the command, then end of file. With `takes_input` it stays open for `inputs.send` instead.
+    Neither: end of file at once.
     `shown` is what the record tells as the command, where it is not what is run. `timeout_s`: None is the sandbox's.
     """
 
@@ -61,16 +59,18 @@ class NewCommand:
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     user: str | None = None
     stdin: bytes | None = field(default=None, repr=False)
+    takes_input: bool = False
+    keep: Keep = Keep.HEAD
     shown: str | None = None
     kind: CommandKind = CommandKind.COMMAND
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A command as it will be recorded, and what is run for it."""
+    """A command as it will be recorded, and what is run for it: the first of `specs` whose program exists."""
 
     command: Command
-    spec: ExecSpec
+    specs: Sequence[ExecSpec]
     stdin: bytes | None = field(default=None, repr=False)
 
 
@@ -84,16 +84,27 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A command that runs (or could not be started: see its status), and the task that watches it to its end."""
+    """A command that runs (or could not be started: see its status), and the task that watches it to its end.
+
+    The result has the beginning of its output only where that was asked for.
+    """
 
     command: Command
     watching: asyncio.Task[Result]
 
 
 async def start(
-    deps: Deps, account_id: AccountId, sandbox_id: str, wanted: NewCommand, once: Once | None = None
+    deps: Deps,
+    account_id: AccountId,
+    sandbox_id: str,
+    wanted: NewCommand,
+    once: Once | None = None,
+    *,
+    collect: bool = False,
 ) -> Started:
-    """Record a command and start it. Nobody has to stay for it to go on. `once` says which calls are the same.
+    """Record a command and start it. Nobody has to stay for it to go on. `collect`: its output, for the result.
+
+    `once` says which calls are the same.
 
     A command that cannot be started (no such program, …) is no error here: it is `failed`, cause `not_started`.
 
@@ -102,29 +113,36 @@ async def start(
         Invalid: The deadline is longer than allowed, or what is to be run, or its environment, too long.
         Unavailable: The node stays away; whether the command runs is found out and recorded later.
     """
+    begin = partial(_start, deps, account_id, sandbox_id, wanted, collect)
     if once is None:
-        started = await _start(deps, account_id, sandbox_id, wanted, None)
+        started = await begin(None)
         assert started is not None
         return started
-    return await repeats.shared(
-        deps, account_id, once, partial(_start_once, deps, account_id, sandbox_id, wanted, once)
-    )
+    work = partial(_start_once, deps, account_id, wanted, once, collect, begin)
+    return await repeats.shared(deps, account_id, once, work)
 
 
-async def _start_once(deps: Deps, account_id: AccountId, sandbox_id: str, wanted: NewCommand, once: Once) -> Started:
+async def _start_once(
+    deps: Deps,
+    account_id: AccountId,
+    wanted: NewCommand,
+    once: Once,
+    collect: bool,
+    begin: Callable[[Once], Awaitable[Started | None]],
+) -> Started:
     while True:
         made = await deps.store.find_request(account_id, once)
         if made is not None:
             command = await deps.store.get_command(CommandId(made))
             if command.exit is None or command.exit.cause is not CommandCause.NOT_STARTED:
-                return await _take_up(deps, command, wanted)
-        started = await _start(deps, account_id, sandbox_id, wanted, replace(once, instead_of=made))
+                return await _take_up(deps, command, wanted, collect)
+        started = await begin(replace(once, instead_of=made))
         if started is not None:
             return started
 
 
 async def _start(
-    deps: Deps, account_id: AccountId, sandbox_id: str, wanted: NewCommand, once: Once | None
+    deps: Deps, account_id: AccountId, sandbox_id: str, wanted: NewCommand, collect: bool, once: Once | None
 ) -> Started | None:
     """None: another process has started a command for this request meanwhile."""
     sandbox = await sandboxes.get_running(deps, account_id, sandbox_id)
@@ -133,10 +151,12 @@ async def _start(
     async def record(command: Command) -> bool:
         return await deps.store.add_command(command, once) == command.id
 
-    return await begin(deps, decided, record)
+    return await begin(deps, decided, record, collect=collect)
 
 
-async def begin(deps: Deps, decided: Decided, record: Callable[[Command], Awaitable[bool]]) -> Started | None:
+async def begin(
+    deps: Deps, decided: Decided, record: Callable[[Command], Awaitable[bool]], *, collect: bool = False
+) -> Started | None:
     """Record a command with `record` and start it, unless that says that something else stands in its place (None).
 
     Raises:
@@ -152,16 +172,17 @@ async def begin(deps: Deps, decided: Decided, record: Callable[[Command], Awaita
     if not recorded:
         deps.following.discard(command.id)
         return None
-    return await _driven(deps, decided)
+    return await _driven(deps, decided, collect=collect)
 
 
-async def _driven(deps: Deps, decided: Decided) -> Started:
+async def _driven(deps: Deps, decided: Decided, *, collect: bool) -> Started:
     started: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
-    watching = deps.tasks.spawn(_drive(deps, decided, started), name=f"run {decided.command.id}")
+    work = _drive(deps, decided, started, collect=collect)
+    watching = deps.tasks.spawn(work, name=f"run {decided.command.id}")
     return Started(await asyncio.shield(started), watching)
 
 
-async def _take_up(deps: Deps, command: Command, wanted: NewCommand) -> Started:
+async def _take_up(deps: Deps, command: Command, wanted: NewCommand, collect: bool) -> Started:
     """A command that an equal request made earlier. Where a crash came before its start, it is started now."""
     if command.status is not CommandStatus.RUNNING:
         found = look_up(deps, command.account_id, command.id)
@@ -170,8 +191,9 @@ async def _take_up(deps: Deps, command: Command, wanted: NewCommand) -> Started:
         sandbox = await deps.store.get_sandbox(command.sandbox_id)
         if sandbox.state is State.RUNNING:
             deps.following.add(command.id)
-            return await _driven(deps, Decided(command, spec_of(sandbox, command, wanted), wanted.stdin))
-    return Started(command, deps.tasks.spawn(_watch(deps, command), name=f"watch {command.id}"))
+            decided = Decided(command, [spec_of(sandbox, command, wanted)], wanted.stdin)
+            return await _driven(deps, decided, collect=collect)
+    return Started(command, deps.tasks.spawn(_watch(deps, command, collect=collect), name=f"watch {command.id}"))
 
 
 async def run(
@@ -182,7 +204,7 @@ async def run(
     Raises:
         As `start`.
     """
-    started = await start(deps, account_id, sandbox_id, wanted, once)
+    started = await start(deps, account_id, sandbox_id, wanted, once, collect=True)
     return await asyncio.shield(started.watching)
 
 
@@ -253,7 +275,7 @@ def adopt(deps: Deps, command: Command) -> None:
 
 async def _watch_adopted(deps: Deps, command: Command) -> Result:
     try:
-        return await _watch(deps, command)
+        return await _watch(deps, command, collect=False)
     finally:
         deps.following.discard(command.id)
 
@@ -264,9 +286,9 @@ def decide(deps: Deps, sandbox: Sandbox, wanted: NewCommand) -> Decided:
     Raises:
         Invalid: The deadline is longer than allowed, or what is to be run, or its environment, too long.
     """
-    timeout_s = 0 if wanted.kind is CommandKind.STARTUP else wanted.timeout_s or sandbox.timeout_s
+    timeout_s = None if wanted.kind is CommandKind.STARTUP else wanted.timeout_s or sandbox.timeout_s
     most = deps.config.max_command_timeout_s
-    if timeout_s > most:
+    if timeout_s is not None and timeout_s > most:
         raise Invalid(f"'timeout_seconds' is {timeout_s}; this server allows {most} at most.", field="timeout_seconds")
     command = Command(
         id=new_command_id(),
@@ -278,10 +300,11 @@ def decide(deps: Deps, sandbox: Sandbox, wanted: NewCommand) -> Decided:
         timeout_s=timeout_s,
         started_at=deps.clock.now(),
         kind=wanted.kind,
+        takes_input=wanted.takes_input,
     )
     spec = spec_of(sandbox, command, wanted)
     sizes.check_command(spec)
-    return Decided(command, spec, wanted.stdin)
+    return Decided(command, [spec], wanted.stdin)
 
 
 def spec_of(sandbox: Sandbox, command: Command, wanted: NewCommand) -> ExecSpec:
@@ -293,25 +316,26 @@ def spec_of(sandbox: Sandbox, command: Command, wanted: NewCommand) -> ExecSpec:
         # All of it with each command: it may have changed, and only the record keeps it, sealed.
         env={**sandboxes.BASE_ENV, **sandbox.env, **wanted.env},
         user=wanted.user,
-        stdin=wanted.stdin is not None,
-        timeout_s=command.timeout_s or None,
+        stdin=wanted.takes_input or wanted.stdin is not None,
+        timeout_s=command.timeout_s,
+        keep=wanted.keep,
     )
 
 
-async def _drive(deps: Deps, decided: Decided, started: asyncio.Future[Command]) -> Result:
+async def _drive(deps: Deps, decided: Decided, started: asyncio.Future[Command], *, collect: bool) -> Result:
     """Start a recorded command, tell `started`, and watch it to its end."""
     command, stdin = decided.command, decided.stdin
     try:
-        refused = await _exec(deps, command, decided.spec)
+        refused = await _exec(deps, command, decided.specs)
         if refused is not None:
             started.set_result(refused)
             return Result(refused, Captured())
         started.set_result(command)
         if stdin is None:
-            return await _watch(deps, command)
+            return await _watch(deps, command, collect=collect)
         feeding = deps.tasks.spawn(_feed(deps, command, stdin), name=f"feed {command.id}")
         try:
-            return await _watch(deps, command)
+            return await _watch(deps, command, collect=collect)
         finally:
             feeding.cancel()
     except SkerryError as error:
@@ -325,13 +349,15 @@ async def _drive(deps: Deps, decided: Decided, started: asyncio.Future[Command])
         deps.following.discard(command.id)
 
 
-async def _exec(deps: Deps, command: Command, spec: ExecSpec) -> Command | None:
+async def _exec(deps: Deps, command: Command, specs: Sequence[ExecSpec]) -> Command | None:
     """Start it; the ended record when it could not be started."""
     try:
-        await _exec_patiently(deps, command, spec)
+        await _exec_patiently(deps, command, specs[0])
         return None
     except GuestError as error:
-        exit = endings.unknown_exit(CommandCause.NOT_STARTED, why_not_started(spec, error))
+        if error.guest_code == "not_found" and len(specs) > 1:
+            return await _exec(deps, command, specs[1:])
+        exit = endings.unknown_exit(CommandCause.NOT_STARTED, why_not_started(specs[0], error))
         return await endings.end_command(deps, command, exit)
     except SandboxGone as error:
         cause = endings.cause_of(error.cause)
@@ -354,55 +380,10 @@ async def _exec_patiently(deps: Deps, command: Command, spec: ExecSpec) -> None:
             await deps.clock.sleep_until(now + timedelta(seconds=_RETRY_S))
 
 
-async def follow(deps: Deps, command: Command, offset: int = 0) -> AsyncIterator[CommandEvent]:
-    """A command's events from `offset` on, to its `Exit`. A node that is away for a while is waited for.
-
-    Raises:
-        Unavailable: The node stayed away, or does not know the command any more.
-    """
-    patience = _patience(command)
-    while True:
-        try:
-            async with closing(deps.provider.output(command.sandbox_id, command.id, offset)) as events:
-                async for event in events:
-                    yield event
-                    if isinstance(event, Exit):
-                        return
-                    offset = event.offset + (len(event.data) if isinstance(event, Output) else event.length)
-        except SandboxGone as error:
-            cause = endings.cause_of(error.cause)
-            await endings.sandbox_died(deps, command.sandbox_id, cause, error.message)
-            yield replace(endings.lost_with_sandbox(deps, command, cause), offset=offset)
-            return
-        except NotFound as error:
-            # Never started, or its output is no longer kept: the record has the end, unless the reconciler is yet to
-            # ask for it.
-            ended = (await deps.store.get_command(command.id)).exit
-            if ended is not None:
-                if ended.offset > offset:
-                    yield Lost(offset, ended.offset - offset)
-                yield ended
-                return
-            raise Unavailable(f"The node does not know command '{command.id}' any more. Look it up later.") from error
-        except (Unavailable, DeadlineExceeded, ProtocolError):
-            pass
-        now = deps.clock.now()
-        if now > patience:
-            raise Unavailable(f"The node has not answered for command '{command.id}'. Look it up again later.")
-        await deps.clock.sleep_until(now + timedelta(seconds=_RETRY_S))
-
-
-def _patience(command: Command) -> datetime:
-    """Until when a follower waits for a node that is away."""
-    if not command.timeout_s:
-        return datetime.max.replace(tzinfo=UTC)  # it may run for ever
-    return command.started_at + timedelta(seconds=command.timeout_s + _PATIENCE_S)
-
-
-async def _watch(deps: Deps, command: Command) -> Result:
+async def _watch(deps: Deps, command: Command, *, collect: bool) -> Result:
     """Follow a command to its end and record that."""
     capture = Capture()
-    async with closing(follow(deps, command)) as events:
+    async with closing(follow(deps, command, 0 if collect else BEYOND)) as events:
         async for event in events:
             capture.add(event)
     assert capture.exit is not None

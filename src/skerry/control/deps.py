@@ -7,6 +7,7 @@ from typing import Any
 from skerry.config import Config
 from skerry.control.keys import KeyCache
 from skerry.control.tasks import Tasks
+from skerry.control.telemetry import Telemetry
 from skerry.model.ids import AccountId, CommandId, SandboxId, ShellId
 from skerry.seams import Clock, Provider, Store
 
@@ -25,6 +26,7 @@ class Deps:
     clock: Clock
     config: Config
     sole: bool = True
+    telemetry: Telemetry = field(default_factory=Telemetry)
     tasks: Tasks = field(default_factory=Tasks)
     keys: KeyCache = field(default_factory=KeyCache)
     creating: set[SandboxId] = field(default_factory=set[SandboxId])

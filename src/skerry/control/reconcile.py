@@ -52,6 +52,7 @@ class Rule(Generic[T]):
     name: str
     find: Callable[[Deps, World], Iterable[T]]
     fix: Callable[[Deps, World, T], Awaitable[None]]
+    routine: bool = False  # housekeeping: nothing was wrong
 
 
 async def run(deps: Deps) -> None:
@@ -206,8 +207,8 @@ RULES: tuple[Rule[Any], ...] = (
     Rule("begun destroys are finished", _half_destroyed, _finish_destroy),
     Rule("commands that nobody watches are settled or watched", _unwatched, _settle),
     Rule("sandboxes that came up are started up", _not_started_up, _start_up),
-    Rule("requests that are a day old are forgotten", _old_requests, _forget_requests),
-    Rule("keys that were used say when", _used_keys, _write_used_keys),
+    Rule("requests that are a day old are forgotten", _old_requests, _forget_requests, routine=True),
+    Rule("keys that were used say when", _used_keys, _write_used_keys, routine=True),
 )
 
 
@@ -219,7 +220,10 @@ async def _apply(deps: Deps, world: World, rule: Rule[T]) -> None:
             try:
                 async with asyncio.timeout(_FIX_DEADLINE_S):
                     await rule.fix(deps, world, thing)
+                if not rule.routine:
+                    deps.telemetry.repair(rule.name, mended=True)
             except (SkerryError, TimeoutError) as error:
+                deps.telemetry.repair(rule.name, mended=False)
                 _log.warning("not mended yet", rule=rule.name, thing=getattr(thing, "id", thing), reason=str(error))
 
     async with asyncio.TaskGroup() as group:

@@ -254,8 +254,9 @@ def spec_of(sandbox: Sandbox) -> SandboxSpec:
 
 async def _make(deps: Deps, sandbox: Sandbox) -> Sandbox:
     try:
-        placement = await _place(deps, sandbox)
-        sandbox = await _created(deps, sandbox, placement)
+        async with deps.telemetry.create():
+            placement = await _place(deps, sandbox)
+            sandbox = await _created(deps, sandbox, placement)
     except Conflict:
         raise
     except SkerryError as error:

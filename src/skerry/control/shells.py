@@ -131,7 +131,7 @@ async def _execute(
                 raise _busy(await deps.store.get_shell(session.id))
             return await deps.store.add_command(command) == command.id
 
-        started = await commands.begin(deps, decided, record)
+        started = await commands.begin(deps, decided, record, collect=True)
         assert started is not None
         result = await started.watching
         state = await _take_in(deps, session, token, base)

@@ -13,7 +13,7 @@ from skerry.control import commands, sandboxes
 from skerry.control.commands import Decided, NewCommand
 from skerry.control.deps import Deps
 from skerry.control.streams import closing
-from skerry.model.command import Command, CommandCause, CommandKind, CommandStatus, Output
+from skerry.model.command import Command, CommandCause, CommandKind, CommandStatus, Keep, Output
 from skerry.model.errors import Conflict, GuestError, NotFound, SandboxGone
 from skerry.model.ids import AccountId, CommandId
 from skerry.model.lifecycle import State
@@ -137,7 +137,7 @@ async def resume_recorded(deps: Deps, sandbox: Sandbox, command: Command) -> boo
     async def recorded(_command: Command) -> bool:
         return True
 
-    await commands.begin(deps, Decided(command, commands.spec_of(sandbox, command, wanted)), recorded)
+    await commands.begin(deps, Decided(command, [commands.spec_of(sandbox, command, wanted)]), recorded)
     return True
 
 
@@ -176,14 +176,15 @@ async def _effective(deps: Deps, sandbox: Sandbox) -> tuple[str | None, StartupS
 def _decided(deps: Deps, sandbox: Sandbox, text: str, old: CommandId | None) -> Decided:
     decided = commands.decide(deps, sandbox, NewCommand(shell=text, kind=CommandKind.STARTUP))
     wanted = _wanted(text, old, decided.command.id)
-    return Decided(decided.command, commands.spec_of(sandbox, decided.command, wanted))
+    return Decided(decided.command, [commands.spec_of(sandbox, decided.command, wanted)])
 
 
 def _wanted(text: str, old: CommandId | None, own: CommandId) -> NewCommand:
     env = {_MARK: own}
     if old is None:
-        return NewCommand(shell=text, kind=CommandKind.STARTUP, env=env)
-    return NewCommand(argv=("/bin/sh", "-c", AFRESH, "sh", old, text), kind=CommandKind.STARTUP, env=env)
+        return NewCommand(shell=text, kind=CommandKind.STARTUP, env=env, keep=Keep.TAIL)
+    argv = ("/bin/sh", "-c", AFRESH, "sh", old, text)
+    return NewCommand(argv=argv, kind=CommandKind.STARTUP, env=env, keep=Keep.TAIL)
 
 
 async def _begin(deps: Deps, sandbox: Sandbox, decided: Decided, before: StartupRun | None) -> bool:

@@ -188,8 +188,13 @@ class CallConnection(asyncio.BufferedProtocol):
         # Closing is set at once by a failed write, and `connection_lost` comes later: who never waits would not see it.
         if self._transport is None or self._transport.is_closing():
             raise Unavailable("The connection has been closed by its other end.")
-        # One write of two buffers: uvloop, and asyncio from Python 3.12 on, send the payload from where it lies.
-        self._transport.writelines((encode_header(type, _STREAM, len(payload), channel), payload))
+        header = encode_header(type, _STREAM, len(payload), channel)
+        if payload:
+            # One write of two buffers: uvloop, and asyncio from Python 3.12 on, send the payload from where it lies.
+            self._transport.writelines((header, payload))
+        else:
+            # That asyncio keeps an empty buffer for ever: it spins on it, and never closes.
+            self._transport.write(header)
 
     async def send_json(self, type: int, told: Json) -> None:
         await self.send(type, encode_json(told))

@@ -4,16 +4,18 @@ The two ends are of one version and trust each other; nothing from inside a sand
 `json.dumps` takes, `*_from` gives the noun back, equal to the one that went in.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, astuple
+from datetime import UTC, datetime
 from typing import Any
 
 from skerry.model import errors
-from skerry.model.capability import Capabilities, Probe
-from skerry.model.command import CommandCause, ExecSpec, Exit, TerminalSize
+from skerry.model.capability import Capabilities, Health, Probe
+from skerry.model.command import CommandCause, ExecSpec, Exit, Keep, TerminalSize
 from skerry.model.files import Archived, ArchiveLimits, ChangeKind, FileChange, FileInfo, FileType, Skipped
 from skerry.model.ids import CommandId, SandboxId
 from skerry.model.lifecycle import Cause
+from skerry.model.metrics import Sample
 from skerry.model.process import ListeningPort, Process
 from skerry.model.sandbox import Limits, NetworkMode, Observed, Placement, SandboxSpec
 from skerry.model.template import BuildProgress, TemplateState, TemplateStatus
@@ -119,6 +121,8 @@ def exec_to(spec: ExecSpec) -> Json:
             told[name] = value
     if spec.tty is not None:
         told["tty"] = size_to(spec.tty)
+    if spec.keep is not Keep.HEAD:
+        told["keep"] = spec.keep
     return told
 
 
@@ -133,6 +137,7 @@ def exec_from(told: Mapping[str, Any]) -> ExecSpec:
         stdin=told.get("stdin", False),
         tty=size_from(told["tty"]) if "tty" in told else None,
         timeout_s=told.get("timeout_s"),
+        keep=Keep(told.get("keep", Keep.HEAD)),
     )
 
 
@@ -217,6 +222,24 @@ def port_to(port: ListeningPort) -> Json:
 
 def port_from(told: Mapping[str, Any]) -> ListeningPort:
     return ListeningPort(**told)
+
+
+def sample_to(sample: Sample) -> list[int | None]:
+    """An array, since a day of them is told at once."""
+    _, *counts = astuple(sample)
+    return [round(sample.at.timestamp() * 1000), *counts]
+
+
+def sample_from(told: Sequence[Any]) -> Sample:
+    return Sample(datetime.fromtimestamp(told[0] / 1000, UTC), *told[1:])
+
+
+def health_to(health: Health) -> Json:
+    return asdict(health)
+
+
+def health_from(told: Mapping[str, Any]) -> Health:
+    return Health(**told)
 
 
 def template_to(template: TemplateState) -> Json:

@@ -35,3 +35,13 @@ class Capabilities:
     cpu_millis: int = 0
     disk_mb: int = 0
     probes: tuple[Probe, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """A fleet that answers: `runtime` was booted for trial when it started, the pool holds all files."""
+
+    runtime: str
+    running: int  # sandboxes
+    pool_bytes: int
+    pool_free_bytes: int

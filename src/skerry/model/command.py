@@ -18,10 +18,11 @@ class CommandStatus(StrEnum):
 
 
 class CommandKind(StrEnum):
-    """What a command is run for. A sandbox is `active` while one of kind `command` runs: a startup is no activity."""
+    """What a command is run for. A sandbox is `active` while one of kind `command` runs, and not for the others."""
 
     COMMAND = "command"
     STARTUP = "startup"
+    TERMINAL = "terminal"
 
 
 class CommandCause(StrEnum):
@@ -32,6 +33,18 @@ class CommandCause(StrEnum):
     OOM = "oom"
     SANDBOX_GONE = "sandbox_gone"
     UNKNOWN = "unknown"  # it ended, and its status is lost
+
+
+class Keep(StrEnum):
+    """Which part of an output is kept, once it is more than a node keeps of one command.
+
+    `unread` is a tail that loses nothing to a reader who keeps on reading: the command waits for whoever follows, and
+    for a minute for somebody to come (back). Then it goes on as with `tail`.
+    """
+
+    HEAD = "head"
+    TAIL = "tail"
+    UNREAD = "unread"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +68,7 @@ class ExecSpec:
     stdin: bool = False
     tty: TerminalSize | None = None
     timeout_s: float | None = None
+    keep: Keep = Keep.HEAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +82,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Bytes that existed and are gone (beyond the cap, or lost with a node): `length` bytes from `offset`."""
+    """Bytes that existed and are not kept (beyond the cap, or lost with a node): `length` bytes from `offset`."""
 
     offset: int
     length: int
@@ -99,7 +113,7 @@ def status_of(exit: Exit) -> CommandStatus:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """The record of a command. It outlives its sandbox."""
+    """The record of a command. It outlives its sandbox. A command with a `terminal` is one, of that size."""
 
     id: CommandId
     sandbox_id: SandboxId
@@ -107,8 +121,11 @@ class Command:
     command: str  # as given; argv joined for display
     status: CommandStatus
     working_directory: str
-    timeout_s: int  # 0: no deadline
+    timeout_s: int | None  # None: it may run as long as its sandbox
     started_at: datetime
     completed_at: datetime | None = None
     exit: Exit | None = None
+    takes_input: bool = False  # its stdin stays open for what clients send
+    terminal: TerminalSize | None = None
+    name: str | None = None  # a terminal's, for people
     kind: CommandKind = CommandKind.COMMAND

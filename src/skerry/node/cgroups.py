@@ -15,16 +15,11 @@ from pathlib import Path
 
 from skerry.model.errors import Refused
 from skerry.model.ids import SandboxId
+from skerry.model.metrics import Usage
 
 ROOT = Path("/sys/fs/cgroup")
 NEEDED = ("memory", "cpu", "pids")
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    memory_bytes: int
-    cpu_ns: int
-    processes: int
+_LEAF = "skerry-node"  # for our own processes, beside the sandboxes; the unit's DelegateSubgroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +120,20 @@ class Cgroups:
                 return int(value)
         return 0
 
-    def usage(self, sandbox_id: SandboxId) -> Usage:
-        """What the sandbox uses now; zeros when it is gone."""
+    def usage(self, sandbox_id: SandboxId) -> Usage | None:
+        """What the sandbox uses now; None when it is gone."""
+        if not (processes := self._read(sandbox_id, "pids", "pids.current")):
+            return None
         if self.layout.version == 2:
-            stat = dict(line.split() for line in self._read(sandbox_id, "", "cpu.stat").splitlines())
-            memory, cpu_ns = self._read(sandbox_id, "", "memory.current"), int(stat.get("usage_usec", 0)) * 1000
+            cpu_ms = _value_of(self._read(sandbox_id, "", "cpu.stat"), "usage_usec") // 1000
+            memory = int(self._read(sandbox_id, "", "memory.current") or 0)
+            cache = _value_of(self._read(sandbox_id, "", "memory.stat"), "inactive_file")
         else:
-            memory = self._read(sandbox_id, "memory", "memory.usage_in_bytes")
-            cpu_ns = int(self._read(sandbox_id, "cpuacct", "cpuacct.usage") or 0)
-        return Usage(int(memory or 0), cpu_ns, int(self._read(sandbox_id, "pids", "pids.current") or 0))
+            cpu_ms = int(self._read(sandbox_id, "cpuacct", "cpuacct.usage") or 0) // 1_000_000
+            memory = int(self._read(sandbox_id, "memory", "memory.usage_in_bytes") or 0)
+            cache = _value_of(self._read(sandbox_id, "memory", "memory.stat"), "total_inactive_file")
+        cache = min(cache, memory)  # they are not read at one instant
+        return Usage(cpu_ms, memory - cache, cache, int(processes))
 
     def sandboxes(self) -> set[SandboxId]:
         """Every sandbox that has a cgroup, alive or not."""
@@ -213,6 +213,12 @@ class Cgroups:
         return True
 
 
+def _value_of(table: str, name: str) -> int:
+    """The number beside a name in a file of `name number` lines; 0 where there is none."""
+    start = f"\n{table}".find(f"\n{name} ")
+    return 0 if start < 0 else int(table[start + len(name) + 1 :].split(None, 1)[0])
+
+
 def _with_inner(directory: Path) -> list[str]:
     """A cgroup and all below it, outer ones first. Nearly none has any below, which its count of links tells."""
     try:
@@ -225,8 +231,12 @@ def _with_inner(directory: Path) -> list[str]:
 
 def _place(layout: Layout, name: str) -> Layout:
     """Where on a version 2 host ours can be made: under our own cgroup if it was delegated to us, else at the top."""
-    own = _own_cgroup()
-    delegated = own != "" and _is_delegated(layout.root / own.lstrip("/"))
+    at = _own_cgroup()
+    own = at.removesuffix(f"/{_LEAF}")
+    # Only from a cgroup inside the delegated one, where systemd ≥ 254 starts us (DelegateSubgroup=): an older one puts
+    # the service's process into the delegated cgroup itself, which the kernel refuses at the next start, since
+    # sandboxes that went on have controllers on in it.
+    delegated = own not in ("", at) and _is_delegated(layout.root / own.lstrip("/"))
     reasons: list[str] = []
     for base in dict.fromkeys([own, "", own] if delegated else ["", own]):
         try:
@@ -255,7 +265,7 @@ def _own_procs(layout: Layout) -> Path:
 def _own_cgroup() -> str:
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         if line.startswith("0::"):
-            return line[3:].rstrip("/").removesuffix("/skerry-node")
+            return line[3:].rstrip("/")
     return ""
 
 
@@ -282,7 +292,7 @@ def _enable(base: Path, name: str) -> None:
 
 
 def _move_to_leaf(base: Path) -> None:
-    leaf = base / "skerry-node"
+    leaf = base / _LEAF
     leaf.mkdir(exist_ok=True)
     for pid in (base / "cgroup.procs").read_text().split():
         with contextlib.suppress(ProcessLookupError):

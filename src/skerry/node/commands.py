@@ -18,7 +18,8 @@ from skerry.model.command import CommandCause, CommandEvent, ExecSpec, Exit, Los
 from skerry.model.errors import Invalid, NotFound, SkerryError
 from skerry.model.ids import CommandId, SandboxId
 from skerry.node.exits import Exits, Forget
-from skerry.node.spool import Spool, Writer
+from skerry.node.spool import Spool
+from skerry.node.spool_writer import Writer
 from skerry.node.tasks import spawn
 
 SIGKILL = 9
@@ -63,7 +64,9 @@ class Runner:
             if spec.id in self._spool:
                 self._spool.check_owner(spec.id, self._sandbox_id)
                 return
-            writer = self._spool.start(self._sandbox_id, spec.id)
+            writer = self._spool.start(self._sandbox_id, spec.id, spec.keep)
+            self._spool.check_owner(spec.id, self._sandbox_id)
+            writer.begin()
             started = self._starting[spec.id] = asyncio.get_running_loop().create_future()
             # A task of its own: the caller may go at any moment, and the command must still have its reader.
             spawn(group, self._run(spec, writer, started), "command")
@@ -128,7 +131,7 @@ class Runner:
             self._end(command_id, writer, _unknown_end(writer, "sbxd knows it no more"), None)
         except SkerryError as error:
             # The connection broke: the supervisor reconnects and resumes, or finds the sandbox dead.
-            log.info("stopped following a command", command=command_id, why=error.message)
+            log.info("stopped following a command", command_id=command_id, why=error.message)
 
     async def _explained(self, command_id: CommandId, exit: Exit) -> Exit:
         """Tell the kernel's kill for memory from any other end, by its counter having moved."""
@@ -164,6 +167,8 @@ class Runner:
 
     async def kill(self, command_id: CommandId) -> None:
         if await self._runs(command_id):
+            if (writer := self._spool.live(command_id)) is not None:
+                writer.release()
             await self._guest.kill(command_id)
 
     async def resize(self, command_id: CommandId, size: TerminalSize) -> None:

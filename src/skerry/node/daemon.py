@@ -32,6 +32,8 @@ from skerry.node.ops import Ops
 from skerry.node.parts import Parts
 from skerry.node.records import Records
 from skerry.node.rpc import Server
+from skerry.node.sample_rings import SampleRings
+from skerry.node.sampler import INTERVAL_S, Sampler
 from skerry.node.spool import Spool
 from skerry.node.supervisor import Supervisor
 from skerry.node.tasks import root_cause, spawn
@@ -58,7 +60,7 @@ def run(config: Config, make_images: MakeImages = Images) -> int:
     """
     if os.geteuid() != 0:
         raise Refused("skerry-node needs root: it mounts, makes cgroups and network namespaces.")
-    logs.configure(config.log_level)
+    logs.configure(config.log_level, config.log_format)
     _raise_open_files()
     for directory, mode in ((config.home, 0o711), (config.run_dir, 0o711), (config.node_dir, 0o711)):
         directory.mkdir(mode=mode, parents=True, exist_ok=True)
@@ -94,10 +96,12 @@ async def _work(
         records = Records(config.node_dir / "sandboxes")
         first_range = int(config.instance, 16)
         supervisor = Supervisor(opened.parts, records, spool, group, first_range)
+        sampler = Sampler(opened.parts, SampleRings(config.node_dir / "samples"), supervisor.list)
         await supervisor.adopt()
-        ops.open(supervisor, spool, opened.parts, group, await _capabilities(config, opened.parts))
+        ops.open(supervisor, spool, opened.parts, group, await _capabilities(config, opened.parts), sampler)
         spawn(group, _every(INODES_EVERY_S, opened.parts.layers.enforce_inodes), "inodes")
         spawn(group, _every(TEND_EVERY_S, supervisor.tend), "tend")
+        spawn(group, _every(INTERVAL_S, sampler.sample), "sample")
         spawn(group, _every(SYNC_EVERY_S, lambda: asyncio.to_thread(records.sync)), "sync")
         spawn(group, _every(SWEEP_EVERY_S, lambda: asyncio.to_thread(spool.sweep, time.time())), "sweep")
         log.info("the node is ready", sandboxes=len(supervisor.list()), runtime=opened.parts.runtime.name)

@@ -68,4 +68,4 @@ class Exits:
             await forget(command_id)
         except SkerryError as error:
             # It stays in sbxd's list, and the next adoption finds that its end is on disk already.
-            log.debug("sbxd did not forget a command", command=command_id, error=error.message)
+            log.debug("sbxd did not forget a command", command_id=command_id, error=error.message)

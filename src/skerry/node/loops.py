@@ -13,6 +13,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 _CLR_FD = 0x4C01
+_GET_STATUS64 = 0x4C05
 _SET_CAPACITY = 0x4C07
 _CONFIGURE = 0x4C0A
 _CTL_GET_FREE = 0x4C82
@@ -64,29 +65,58 @@ def _free_device() -> str:
     with open("/dev/loop-control", "rb+", buffering=0) as control:  # noqa: PTH123 - a device
         number: int = fcntl.ioctl(control, _CTL_GET_FREE)
     device = f"/dev/loop{number}"
+    _make_node(device)
+    return device
+
+
+def _make_node(device: str) -> None:
     if not Path(device).exists():  # a /dev that no udev fills
+        number = int(device.removeprefix("/dev/loop"))
         with contextlib.suppress(FileExistsError):
             os.mknod(device, 0o60660, os.makedev(_LOOP_MAJOR, number))
-    return device
 
 
 @contextlib.contextmanager
 def found(image: Path) -> Generator[list[str]]:
-    """The devices that are on `image` already, held so that they stay; those on a deleted file of its name go."""
+    """The devices that are on `image` already, held so that they stay; those on a deleted file of its name go.
+
+    Devices are the whole kernel's and so are their names of files: in another mount namespace, a container's say, the
+    same path is another file. So what counts is the file's own identity.
+    """
+    own = image.stat()
     with contextlib.ExitStack() as stack:
         devices: list[str] = []
         for directory in sorted(Path("/sys/block").glob("loop*/loop")):
             device = f"/dev/{directory.parent.name}"
             if _backing_file(directory) not in (os.fspath(image), f"{image} (deleted)"):
                 continue
-            fd = os.open(device, os.O_RDWR | os.O_CLOEXEC)
+            fd = _open(device)
             stack.callback(os.close, fd)
-            backing = _backing_file(directory)  # again: now it cannot become another's
-            if backing == os.fspath(image):
+            # Asked through the descriptor: now it cannot become another's.
+            where, number = _identity(fd)
+            if (where, number) == (own.st_dev, own.st_ino):
                 devices.append(device)
-            elif backing == f"{image} (deleted)":
+            elif where == own.st_dev and _backing_file(directory) == f"{image} (deleted)":
                 _release(fd)
         yield devices
+
+
+def _identity(fd: int) -> tuple[int, int]:
+    """Device and inode of the file behind; zeros when it has been let go of."""
+    # struct loop_info64 begins with them
+    info = bytearray(232)
+    try:
+        fcntl.ioctl(fd, _GET_STATUS64, info)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+    where, number = struct.unpack_from("=QQ", info)
+    return where, number
+
+
+def _open(device: str) -> int:
+    _make_node(device)
+    return os.open(device, os.O_RDWR | os.O_CLOEXEC)
 
 
 def _backing_file(directory: Path) -> str | None:

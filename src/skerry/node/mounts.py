@@ -144,6 +144,19 @@ def attach(tree_fd: int, target: Path) -> None:
     _check(result, f"move_mount to {target}")
 
 
+@contextmanager
+def standing(tree_fd: int, place: Path) -> Generator[None]:
+    """Have a cloned tree mounted at the directory `place`, which is made for it and goes with it."""
+    unmount_all(place)  # what a crash left
+    place.mkdir(mode=0o700, exist_ok=True)
+    attach(tree_fd, place)
+    try:
+        yield
+    finally:
+        unmount_all(place)
+        place.rmdir()
+
+
 def overlay(lower_fd: int, layer_fd: int, target: Path, *, owner: int = 0) -> None:
     """Mount an overlay at `target`: `lower_fd` read-only below, `layer_fd`'s `upper` and `work` above.
 

@@ -12,7 +12,7 @@ from typing import cast
 from skerry.guest import shapes
 from skerry.guest.sbxd_guest import SbxdGuest
 from skerry.guest.shapes import Json
-from skerry.model.capability import Capabilities
+from skerry.model.capability import Capabilities, Health
 from skerry.model.command import CommandEvent, Lost, Output
 from skerry.model.errors import NotFound, Unavailable
 from skerry.model.files import FileInfo
@@ -20,11 +20,13 @@ from skerry.model.ids import CommandId, SandboxId
 from skerry.node.commands import Runner
 from skerry.node.parts import Parts
 from skerry.node.rpc import Call, Handler
+from skerry.node.sampler import Sampler
 from skerry.node.spool import Spool
 from skerry.node.supervisor import Supervisor
 from skerry.seams import ByteStream
 
 LIST_BATCH = 256  # directory entries in one event
+SAMPLES_BATCH = 120  # in one event: less than half of what a frame takes
 
 ANSWER_S = 0.1  # from the answer to `shutdown` to the end
 
@@ -40,6 +42,7 @@ class Ops:
         self._parts: Parts | None = None
         self._group: asyncio.TaskGroup | None = None
         self._capabilities: Capabilities | None = None
+        self._sampler: Sampler | None = None
 
     def open(
         self,
@@ -48,9 +51,10 @@ class Ops:
         parts: Parts,
         group: asyncio.TaskGroup,
         capabilities: Capabilities,
+        sampler: Sampler,
     ) -> None:
         self._supervisor, self._spool, self._parts, self._group = supervisor, spool, parts, group
-        self._capabilities = capabilities
+        self._capabilities, self._sampler = capabilities, sampler
 
     def table(self) -> dict[str, Handler]:
         return {
@@ -60,6 +64,8 @@ class Ops:
             "destroy": self.destroy,
             "sandboxes": self.sandboxes,
             "deaths": self.deaths,
+            "metrics": self.metrics,
+            "health": self.health,
             "templates": self.templates,
             "build_template": self.build_template,
             "shutdown": self.shutdown,
@@ -126,6 +132,21 @@ class Ops:
             await call.event({"watching": True})
             async for seen in deaths:
                 await call.event(shapes.observed_to(seen))
+
+    async def metrics(self, call: Call) -> Json:
+        """Events with a part of the history each; what is used now is the result."""
+        _ = self._node
+        assert self._sampler is not None
+        told = await self._sampler.metrics(_sandbox(call))
+        for at in range(0, len(told.history), SAMPLES_BATCH):
+            await call.event({"samples": [shapes.sample_to(one) for one in told.history[at : at + SAMPLES_BATCH]]})
+        return {"interval_s": told.interval_s, "now": None if told.now is None else shapes.sample_to(told.now)}
+
+    async def health(self, call: Call) -> Json:
+        _ = self._node
+        assert self._parts is not None
+        total, free = await self._parts.layers.room()
+        return shapes.health_to(Health(self._parts.runtime.name, self.running_sandboxes(), total, free))
 
     async def templates(self, call: Call) -> Json:
         _ = self._node

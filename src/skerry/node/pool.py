@@ -5,6 +5,7 @@ this host) plain directories. Blocking: call from a thread. It never looks into 
 """
 
 import contextlib
+import errno
 import os
 import subprocess
 from dataclasses import dataclass
@@ -161,7 +162,8 @@ def _open_image(path: Path, image: Path, size_bytes: int) -> Pool:
                 loops.take_new_size(device)
                 loops.release(device)  # it stays while it is mounted; one that a crash left goes
     except OSError as error:
-        raise Refused(f"The pool {image} cannot be mounted: {error}. `dmesg` says more.") from error
+        older = " A pool made under Linux 6.7 or newer needs such a kernel." if error.errno == errno.EINVAL else ""
+        raise Refused(f"The pool {image} cannot be mounted: {error}.{older} `dmesg` says more.") from error
     btrfs.grow(path)
     kind = quota.enable(path, full=True) or "none"
     return Pool(path, image, BtrfsTrees(path, kind), _image_probe(image, kind))

@@ -8,6 +8,7 @@ import errno
 import fcntl
 import hashlib
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 from skerry.node import btrfs
@@ -84,12 +85,20 @@ def limit(fd: int, group: int, size_bytes: int, kind: str) -> None:
 
 def usage_bytes(pool: Path, group: int, kind: str) -> int:
     """What is charged to a group now. An unknown group holds nothing."""
-    name = "referenced" if kind == SIMPLE else "exclusive"
-    file = _sysfs(pool) / f"{group >> 48}_{group & (1 << 48) - 1}" / name
-    try:
-        return int(file.read_text())
-    except FileNotFoundError:
-        return 0
+    return usage_reader(pool, kind)(group)
+
+
+def usage_reader(pool: Path, kind: str) -> Callable[[int], int]:
+    """`usage_bytes` for many groups: which file system it is, is asked once."""
+    directory, name = _sysfs(pool), "referenced" if kind == SIMPLE else "exclusive"
+
+    def read(group: int) -> int:
+        try:
+            return int((directory / f"{group >> 48}_{group & (1 << 48) - 1}" / name).read_text())
+        except FileNotFoundError:
+            return 0
+
+    return read
 
 
 def remove(fd: int, groups: list[int]) -> list[int]:

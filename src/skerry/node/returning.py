@@ -36,7 +36,7 @@ async def come_back(
         except (SkerryError, OSError) as failed:
             error = failed if isinstance(failed, SkerryError) else Unavailable(str(failed))
         left = until - time.monotonic()
-        log.warning("no way into a sandbox", sandbox=sandbox_id, seconds_left=round(left, 1), error=error.message)
+        log.warning("no way into a sandbox", sandbox_id=sandbox_id, seconds_left=round(left, 1), error=error.message)
         if left <= 0:
             break
         await asyncio.sleep(min(pause, left))

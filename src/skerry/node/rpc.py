@@ -13,6 +13,7 @@ from pathlib import Path
 
 import structlog
 
+from skerry import logs
 from skerry.guest.calls import CallConnection, scratch
 from skerry.guest.frames import FrameType, decode_json
 from skerry.guest.shapes import Json, error_to
@@ -117,6 +118,7 @@ class Server:
             try:
                 ask = decode_json(received[2])
                 op = str(ask.get("op"))
+                _bind(op, ask)
                 answer = await self._handler(op)(Call(connection, ask)) or {}
             except Exception as error:  # noqa: BLE001 - a bug in one call must not end the node; it is logged below
                 if connection.lost:
@@ -142,6 +144,13 @@ class Server:
     @property
     def buffer(self) -> memoryview:
         return self._scratch
+
+
+def _bind(op: str, ask: Json) -> None:
+    """Every line of this call says which it is, and whose request. The connection's earlier call is forgotten."""
+    logs.unbind_call()
+    known = {logs.REQUEST_ID: ask.get("request"), "sandbox_id": ask.get("sandbox"), "command_id": ask.get("command")}
+    logs.bind(op=op, **{name: value for name, value in known.items() if isinstance(value, str)})
 
 
 def _told(error: Exception, op: str) -> SkerryError:

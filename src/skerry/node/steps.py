@@ -76,7 +76,7 @@ async def release(parts: Parts, sandbox_id: SandboxId) -> None:
         try:
             await step(sandbox_id)
         except (SkerryError, OSError) as error:
-            log.error("could not release a part of a sandbox", sandbox=sandbox_id, step=step, error=str(error))
+            log.error("could not release a part of a sandbox", sandbox_id=sandbox_id, step=step, error=str(error))
 
 
 async def remove(parts: Parts, sandbox_id: SandboxId) -> None:
@@ -98,6 +98,6 @@ async def try_removing(sandbox_id: SandboxId, removing: Coroutine[Any, Any, None
     """Await `removing`; what it raises is logged, since somebody comes back to it."""
     try:
         await removing
-        log.warning("removed what was left of a sandbox", sandbox=sandbox_id)
+        log.warning("removed what was left of a sandbox", sandbox_id=sandbox_id)
     except (SkerryError, OSError, ExceptionGroup) as error:
-        log.error("a sandbox could not be removed; trying again later", sandbox=sandbox_id, error=str(error))
+        log.error("a sandbox could not be removed; trying again later", sandbox_id=sandbox_id, error=str(error))

@@ -156,6 +156,7 @@ class Supervisor:
                 raise
             raise cause from error
         self._take(held, held.record, connection)
+        log.info("a sandbox was made", sandbox_id=record.id, template=record.spec.template)
         return Placement(record.runtime, record.template_digest)
 
     async def _undo(self, held: _Held, record: Record) -> None:
@@ -186,6 +187,7 @@ class Supervisor:
                     held.record = moved(record, Stage.DESTROYING)
                     self._drop(held, held.record, SandboxGone("The sandbox was destroyed.", cause="destroyed"))
                     await self._undo(held, record)
+                    log.info("a sandbox was destroyed", sandbox_id=sandbox_id)
         finally:
             self._done_with(sandbox_id, held)
 
@@ -280,7 +282,7 @@ class Supervisor:
             self._records.write(held.record)
         except OSError as error:
             log.error("a death could not be recorded; the next start finds it again", error=str(error))
-        log.warning("a sandbox died", sandbox=record.id, cause=cause, detail=detail)
+        log.warning("a sandbox died", sandbox_id=record.id, cause=cause, detail=detail)
         self._drop(held, held.record, gone(held.record))
         self.deaths.tell(held.record.observed())
         await steps.release(self._parts, record.id)

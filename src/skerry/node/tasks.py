@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import structlog
 
+from skerry import logs
+
 T = TypeVar("T")
 
 log = structlog.get_logger()
@@ -23,6 +25,7 @@ def spawn(group: asyncio.TaskGroup, work: Coroutine[Any, Any, None], name: str) 
 
 
 async def _logged(work: Coroutine[Any, Any, None], name: str) -> None:
+    logs.unbind_call()
     try:
         await work
     except Exception:

@@ -6,10 +6,12 @@ A tree is empty, hostile once a sandbox has had it, and removed as a whole. Bloc
 import os
 import subprocess
 import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from skerry.model.ids import SandboxId
 from skerry.node import btrfs, quota
 
 
@@ -31,6 +33,10 @@ class Trees(Protocol):
         ...
 
     def usage_bytes(self, paths: list[Path], owner: str) -> int: ...
+
+    def charged_bytes(self, owners: Sequence[SandboxId]) -> Mapping[SandboxId, int]:
+        """What is charged to each, at the cost of a read. Empty where nothing is charged to anybody."""
+        ...
 
     def has_more_inodes(self, paths: list[Path], most: int) -> bool:
         """Whether the trees hold more than `most` files and directories together. Where that is not known: no."""
@@ -95,6 +101,12 @@ class BtrfsTrees:
         if self.disk_limit == "none":
             return sum(disk_usage(path) for path in paths)
         return quota.usage_bytes(self._pool, quota.group_of(owner), self.disk_limit)
+
+    def charged_bytes(self, owners: Sequence[SandboxId]) -> Mapping[SandboxId, int]:
+        if self.disk_limit == "none":
+            return {}
+        usage_of = quota.usage_reader(self._pool, self.disk_limit)
+        return {owner: usage_of(quota.group_of(owner)) for owner in owners}
 
     def has_more_inodes(self, paths: list[Path], most: int) -> bool:
         # Numbers are never given twice, so the highest one bounds the count; a walk is needed by few.
@@ -163,6 +175,9 @@ class PlainTrees:
 
     def usage_bytes(self, paths: list[Path], owner: str) -> int:
         return sum(disk_usage(path) for path in paths)
+
+    def charged_bytes(self, owners: Sequence[SandboxId]) -> Mapping[SandboxId, int]:
+        return {}
 
     def has_more_inodes(self, paths: list[Path], most: int) -> bool:
         return False

@@ -4,23 +4,26 @@ Turns each verb of the seam into a call on the node's socket. Holds no state but
 there is `Unavailable`, and the next call finds it again.
 """
 
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from skerry.guest import shapes
-from skerry.model.capability import Capabilities
+from skerry.model.capability import Capabilities, Health
 from skerry.model.command import CommandEvent, Exit
 from skerry.model.ids import CommandId, SandboxId
+from skerry.model.metrics import Metrics, Sample
 from skerry.model.sandbox import Observed, Placement, SandboxSpec
 from skerry.model.template import BuildProgress, TemplateState
 from skerry.providers.local_guest import LocalGuest, command_output
-from skerry.providers.node_client import NodeClient
+from skerry.providers.node_client import ANSWER_S, NodeClient
 from skerry.seams import Guest
 
 CREATE_S = 150.0  # longer than the node's own deadline, so that its answer is the one that is heard
 DESTROY_S = 150.0
 SHUTDOWN_S = 300.0
 BUILD_STALL_S = 1800.0  # no step of a build may be silent for longer
+HEALTH_S = 5.0
 _IDS_AT_ONCE = 500
 
 
@@ -70,6 +73,19 @@ class LocalProvider:
                 assert isinstance(told, dict)
                 yield shapes.observed_from(told)
             call.check()
+
+    async def metrics(self, sandbox_id: SandboxId) -> Metrics:
+        history: deque[Sample] = deque()
+        async with await self._client.open("metrics", {"sandbox": sandbox_id}) as call:
+            while (told := await call.next(ANSWER_S)) is not None:
+                assert isinstance(told, dict)
+                history.extend(map(shapes.sample_from, told["samples"]))
+            result = call.check()
+        now = None if result["now"] is None else shapes.sample_from(result["now"])
+        return Metrics(result["interval_s"], now, tuple(history))
+
+    async def health(self) -> Health:
+        return shapes.health_from(await self._client.ask("health", {}, deadline_s=HEALTH_S))
 
     def guest(self, sandbox_id: SandboxId) -> Guest:
         return LocalGuest(self._client, sandbox_id)

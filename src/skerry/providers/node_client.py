@@ -10,6 +10,7 @@ from collections.abc import Hashable, Mapping
 from pathlib import Path
 from types import TracebackType
 
+from skerry import logs
 from skerry.guest.calls import CallConnection, scratch, unreachable
 from skerry.guest.frames import FrameType, decode_json
 from skerry.guest.shapes import Json, error_from
@@ -45,7 +46,8 @@ class NodeClient:
         connection = await self._connection()
         call = NodeCall(self, connection)
         try:
-            await connection.send_json(FrameType.OPEN, {"op": op, **ask})
+            known = {} if (request := logs.request_id()) is None else {"request": request}
+            await connection.send_json(FrameType.OPEN, {"op": op, **known, **ask})
         except BaseException:
             connection.abort()
             raise

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         Invalid,
         LimitExceeded,
         NotFound,
+        ProtocolError,
         Refused,
         SandboxGone,
         SkerryError,
@@ -22,14 +23,25 @@ if TYPE_CHECKING:
         Unauthorized,
         Unavailable,
     )
+    from skerry.sdk._async.attachments import AsyncAttachment
     from skerry.sdk._async.client import AsyncSkerry
     from skerry.sdk._async.commands import AsyncRunningCommand
+    from skerry.sdk._async.listing import AsyncListing
     from skerry.sdk._async.sandbox import AsyncSandbox
+    from skerry.sdk._async.shells import AsyncShell
+    from skerry.sdk._async.terminals import AsyncTerminal
+    from skerry.sdk._sync.attachments import Attachment
     from skerry.sdk._sync.client import Skerry
     from skerry.sdk._sync.commands import RunningCommand
+    from skerry.sdk._sync.listing import Listing
     from skerry.sdk._sync.sandbox import Sandbox
+    from skerry.sdk._sync.shells import Shell
+    from skerry.sdk._sync.terminals import Terminal
+    from skerry.sdk.attachment import Ended
+    from skerry.sdk.changes import FileChange
     from skerry.sdk.errors import CommandFailed, Unreachable
-    from skerry.sdk.results import BuildLine, CommandResult, Lost, Output
+    from skerry.sdk.results import BuildLine, CommandResult, Lost, Output, ShellResult
+    from skerry.sdk.transfers import Skipped, Transfer
     from skerry.wire.files import FileEntry
 
 _ERRORS = "skerry.model.errors"
@@ -37,7 +49,20 @@ _HOMES = {
     "AsyncSkerry": "skerry.sdk._async.client",
     "AsyncSandbox": "skerry.sdk._async.sandbox",
     "AsyncRunningCommand": "skerry.sdk._async.commands",
+    "AsyncListing": "skerry.sdk._async.listing",
+    "AsyncShell": "skerry.sdk._async.shells",
+    "AsyncAttachment": "skerry.sdk._async.attachments",
+    "AsyncTerminal": "skerry.sdk._async.terminals",
+    "Attachment": "skerry.sdk._sync.attachments",
+    "Terminal": "skerry.sdk._sync.terminals",
+    "Ended": "skerry.sdk.attachment",
     "Skerry": "skerry.sdk._sync.client",
+    "Listing": "skerry.sdk._sync.listing",
+    "Shell": "skerry.sdk._sync.shells",
+    "FileChange": "skerry.sdk.changes",
+    "ShellResult": "skerry.sdk.results",
+    "Skipped": "skerry.sdk.transfers",
+    "Transfer": "skerry.sdk.transfers",
     "Sandbox": "skerry.sdk._sync.sandbox",
     "RunningCommand": "skerry.sdk._sync.commands",
     "CommandFailed": "skerry.sdk.errors",
@@ -53,6 +78,7 @@ _HOMES = {
     "Invalid": _ERRORS,
     "LimitExceeded": _ERRORS,
     "NotFound": _ERRORS,
+    "ProtocolError": _ERRORS,
     "Refused": _ERRORS,
     "SandboxGone": _ERRORS,
     "SkerryError": _ERRORS,
@@ -62,28 +88,42 @@ _HOMES = {
 }
 
 __all__ = [
+    "AsyncAttachment",
+    "AsyncListing",
     "AsyncRunningCommand",
     "AsyncSandbox",
+    "AsyncShell",
     "AsyncSkerry",
+    "AsyncTerminal",
+    "Attachment",
     "BuildLine",
     "CommandFailed",
     "CommandResult",
     "Conflict",
     "DeadlineExceeded",
+    "Ended",
+    "FileChange",
     "FileEntry",
     "GuestError",
     "Invalid",
     "LimitExceeded",
+    "Listing",
     "Lost",
     "NotFound",
     "Output",
+    "ProtocolError",
     "Refused",
     "RunningCommand",
     "Sandbox",
     "SandboxGone",
+    "Shell",
+    "ShellResult",
     "Skerry",
     "SkerryError",
+    "Skipped",
+    "Terminal",
     "TooBusy",
+    "Transfer",
     "Unauthorized",
     "Unavailable",
     "Unreachable",

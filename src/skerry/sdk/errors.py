@@ -17,6 +17,7 @@ from skerry.model.errors import (
     Invalid,
     LimitExceeded,
     NotFound,
+    ProtocolError,
     Refused,
     SandboxGone,
     SkerryError,
@@ -26,7 +27,7 @@ from skerry.model.errors import (
 )
 
 if TYPE_CHECKING:
-    from skerry.sdk.results import CommandResult
+    from skerry.sdk.results import CommandResult, ShellResult
 
 
 class Unreachable(Unavailable):
@@ -40,7 +41,7 @@ class CommandFailed(SkerryError):
 
     code = "command_failed"
 
-    def __init__(self, result: "CommandResult") -> None:
+    def __init__(self, result: "CommandResult | ShellResult") -> None:
         super().__init__(f"Command {result.id} {result.ending}. {result.stderr[-2000:]}".rstrip())
         self.result = result
 
@@ -96,6 +97,21 @@ def error_from(status: int, body: bytes, retry_after: str | None = None) -> Sker
         return Refused(message, field=field)
     made = _BY_STATUS.get(status, Unavailable if status >= 500 else SkerryError)
     return made(message, code=code, field=field)
+
+
+def error_told(data: bytes) -> SkerryError:
+    """The error that an event of a stream stands for."""
+    try:
+        given: Any = json.loads(data)
+        code, message = str(given["code"]), str(given["message"])
+    except (ValueError, KeyError, TypeError):
+        return ProtocolError("The server told of an error in a form that is not known.")
+    if code in _GUEST_CODES:
+        return GuestError(code, message)
+    kinds: dict[str, Callable[..., SkerryError]] = {
+        kind.code: kind for kind in (Conflict, DeadlineExceeded, Invalid, NotFound, Refused, TooBusy, Unavailable)
+    }
+    return SandboxGone(message) if code == SandboxGone.code else kinds.get(code, SkerryError)(message, code=code)
 
 
 def _envelope(status: int, body: bytes) -> tuple[str, str, str | None]:

@@ -28,7 +28,14 @@ class Follower:
 
         Raises:
             Unavailable: The server cannot go on now; a later call with the offset can.
+            ProtocolError: An event is none of a command.
         """
+        try:
+            yield from self._take(chunk)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ProtocolError("The server told of a command in a form that is not known.") from error
+
+    def _take(self, chunk: bytes) -> Iterator[Output | Lost]:
         for event in self._decoder.feed(chunk):
             if event.name == "stdout" or event.name == "stderr":
                 data = base64.b64decode(event.data)

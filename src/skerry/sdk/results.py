@@ -1,12 +1,17 @@
 """What commands give back, as plain values: `Output` and `Lost` while one runs, `CommandResult` at its end."""
 
 import base64
+import binascii
+import json
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
+from skerry.model.errors import ProtocolError, Refused
 from skerry.sdk.errors import CommandFailed
+from skerry.sdk.sse import ServerEvent
 from skerry.wire.commands import CommandView
+from skerry.wire.shells import SessionResult
 
 Stream = Literal["stdout", "stderr"]
 COLLECT_BYTES = 1 << 20  # kept of each stream in a result, as the server does
@@ -113,6 +118,94 @@ class CommandResult:
         return self
 
 
+@dataclass(frozen=True, slots=True)
+class ShellResult:
+    """How a command in a shell session ended. `exit_code` is as a shell tells it: 124 after the deadline, 128 + signal.
+
+    `cwd` is where the session is now. `saved` is False where the command left directory and variables as they were
+    before it: it was killed, replaced its shell, or exported more than can be kept.
+    """
+
+    id: str
+    exit_code: int
+    cwd: str
+    saved: bool
+    status: str
+    signal: int | None
+    reason: str | None
+    message: str | None
+    stdout_bytes: bytes = field(repr=False)
+    stderr_bytes: bytes = field(repr=False)
+    truncated: bool
+    duration_ms: int | None
+
+    @property
+    def stdout(self) -> str:
+        """Text; bytes that are not UTF-8 are replaced."""
+        return self.stdout_bytes.decode("utf-8", "replace")
+
+    @property
+    def stderr(self) -> str:
+        """Text; bytes that are not UTF-8 are replaced."""
+        return self.stderr_bytes.decode("utf-8", "replace")
+
+    @property
+    def ok(self) -> bool:
+        return self.exit_code == 0
+
+    @property
+    def ending(self) -> str:
+        """How it ended, in words."""
+        why = f" ({self.status}{f', {self.reason}' if self.reason else ''})" if self.status != "completed" else ""
+        return f"ended with exit code {self.exit_code}{why}"
+
+    def check(self) -> "ShellResult":
+        """Itself, where the exit code is 0.
+
+        Raises:
+            CommandFailed: Any other end; the message has the last of stderr.
+        """
+        if not self.ok:
+            raise CommandFailed(self)
+        return self
+
+
+def shell_result_from(view: SessionResult) -> ShellResult:
+    """The result in an answer."""
+    return ShellResult(
+        id=view.command_id,
+        exit_code=view.exit_code,
+        cwd=view.cwd,
+        saved=view.saved,
+        status=view.status.value,
+        signal=view.signal,
+        reason=view.reason,
+        message=view.message,
+        stdout_bytes=_exact(view.stdout, view.stdout_base64),
+        stderr_bytes=_exact(view.stderr, view.stderr_base64),
+        truncated=view.stdout_truncated or view.stderr_truncated,
+        duration_ms=view.duration_ms,
+    )
+
+
+def build_line_from(event: ServerEvent) -> BuildLine | None:
+    """What an event of a build tells; None: nothing of its own.
+
+    Raises:
+        Refused: The build failed; the message has its last lines.
+    """
+    if event.name not in ("progress", "error"):
+        return None
+    try:
+        body = json.loads(event.data)
+        if event.name == "progress":
+            return BuildLine(float(body["fraction"]), str(body["line"]))
+        code, message = str(body["code"]), str(body["message"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ProtocolError("The server told of a build in a form that is not known.") from error
+    raise Refused(message, code=code)
+
+
 def result_from(view: CommandView, stdout: bytes | None = None, stderr: bytes | None = None) -> CommandResult:
     """The result in an answer; the output is given where it was streamed."""
     out = _exact(view.stdout, view.stdout_base64) if stdout is None else stdout
@@ -136,4 +229,7 @@ def result_from(view: CommandView, stdout: bytes | None = None, stderr: bytes | 
 
 
 def _exact(text: str, exact: str | None) -> bytes:
-    return base64.b64decode(exact) if exact is not None else text.encode()
+    try:
+        return base64.b64decode(exact) if exact is not None else text.encode("utf-8", "surrogatepass")
+    except binascii.Error as error:
+        raise ProtocolError("The server sent output that is no base64.") from error

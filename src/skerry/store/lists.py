@@ -4,10 +4,11 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Select, exists, func, select, text
+from sqlalchemy import Connection, Select, exists, func, select, text
 
 from skerry.model.ids import AccountId, SandboxId
 from skerry.model.lifecycle import State
+from skerry.model.metrics import Population
 from skerry.model.sandbox import Filter, Promised
 from skerry.store.tables import commands, sandbox_labels, sandboxes
 
@@ -71,3 +72,12 @@ def promised_of(rows: Iterable[Any]) -> Sequence[Promised]:
 def running_query(account_id: AccountId) -> Select[Any, int]:
     of = commands.c
     return select(of.sandbox_id, func.count()).where(_RUNS, of.account_id == account_id).group_by(of.sandbox_id)
+
+
+def population(connection: Connection) -> Population:
+    """Both counts from one instant."""
+    of = sandboxes.c
+    by = (of.state, of.runtime, of.template)
+    rows: Iterable[Any] = connection.execute(select(*by, func.count()).where(_THERE).group_by(*by)).all()
+    running = connection.execute(select(func.count()).select_from(commands).where(_RUNS)).scalar_one()
+    return Population({(State(row[0]), row[1], row[2]): row[3] for row in rows}, running)

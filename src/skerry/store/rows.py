@@ -7,10 +7,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from skerry.model.account import Account, ApiKey
-from skerry.model.command import Command, CommandCause, CommandKind, CommandStatus, Exit
+from skerry.model.command import Command, CommandCause, CommandKind, CommandStatus, Exit, TerminalSize
 from skerry.model.ids import AccountId, CommandId, KeyId, ProjectId, SandboxId
 from skerry.model.lifecycle import Cause, State
 from skerry.model.sandbox import Limits, NetworkMode, Sandbox
+from skerry.model.ticket import Ticket
 from skerry.store.box import Box
 from skerry.store.sealing import SANDBOX_ENV, open_env, seal_env
 
@@ -134,7 +135,12 @@ COMMAND_COLUMNS = (
     "timeout_s",
     "started_at_us",
     "kind",
+    "takes_input",
+    "cols",
+    "rows",
+    "name",
 )
+_NO_DEADLINE = 0  # the column was made when every command had one
 
 
 def command_row(command: Command) -> dict[str, Any]:
@@ -145,9 +151,13 @@ def command_row(command: Command) -> dict[str, Any]:
         "command": command.command,
         "status": command.status.value,
         "working_directory": command.working_directory,
-        "timeout_s": command.timeout_s,
+        "timeout_s": _NO_DEADLINE if command.timeout_s is None else command.timeout_s,
         "started_at_us": to_us(command.started_at),
         "kind": command.kind.value,
+        "takes_input": int(command.takes_input),
+        "cols": None if command.terminal is None else command.terminal.cols,
+        "rows": None if command.terminal is None else command.terminal.rows,
+        "name": command.name,
     }
 
 
@@ -180,6 +190,7 @@ def exit_row(status: CommandStatus, exit: Exit, at: datetime) -> dict[str, Any]:
 
 def command_of(row: Columns) -> Command:
     (_, id_, sandbox, account, text, status, directory, timeout_s, started, completed) = row[:10]
+    (kind, takes_input, cols, rows, name) = row[17:22]
     return Command(
         id=CommandId(id_),
         sandbox_id=SandboxId(sandbox),
@@ -187,11 +198,14 @@ def command_of(row: Columns) -> Command:
         command=text,
         status=CommandStatus(status),
         working_directory=directory,
-        timeout_s=timeout_s,
+        timeout_s=None if timeout_s == _NO_DEADLINE else timeout_s,
         started_at=from_us(started),
         completed_at=None if completed is None else from_us(completed),
         exit=None if completed is None else _exit_of(row),
-        kind=CommandKind(row[17]),
+        kind=CommandKind(kind),
+        takes_input=bool(takes_input),
+        terminal=None if cols is None else TerminalSize(cols, rows),
+        name=name,
     )
 
 
@@ -200,3 +214,17 @@ def _exit_of(row: Columns) -> Exit:
     return Exit(
         code, signal, bool(timed_out), offset, duration_ms, None if cause is None else CommandCause(cause), detail or ""
     )
+
+
+def ticket_row(ticket: Ticket) -> dict[str, Any]:
+    return {
+        "secret_hash": ticket.secret_hash,
+        "account_id": ticket.account_id,
+        "command_id": ticket.command_id,
+        "expires_at_us": to_us(ticket.expires_at),
+    }
+
+
+def ticket_of(row: Columns) -> Ticket:
+    (secret_hash, account, command, expires) = row
+    return Ticket(bytes(secret_hash), AccountId(account), CommandId(command), from_us(expires))

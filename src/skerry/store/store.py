@@ -8,21 +8,30 @@ from typing import Any
 from sqlalchemy import Connection, Executable, Text, bindparam, delete, func, insert, select, text, update
 
 from skerry.model.account import Account, ApiKey
-from skerry.model.command import Command, CommandStatus, Exit
+from skerry.model.command import Command, CommandStatus, Exit, TerminalSize
 from skerry.model.errors import Conflict, NotFound
 from skerry.model.ids import AccountId, CommandId, KeyId, SandboxId, ShellId
 from skerry.model.lifecycle import Cause, Event, State, advance
+from skerry.model.metrics import Population
 from skerry.model.request import Once
 from skerry.model.sandbox import Change, Filter, Placement, Promised, Sandbox, labels_of
 from skerry.model.shell import ShellSession, ShellState
 from skerry.model.startup import StartupRun
+from skerry.model.ticket import Ticket
 from skerry.seams import Clock
-from skerry.store import changes, lists, once, rows, shells, startups
+from skerry.store import changes, lists, once, rows, shells, startups, tickets
 from skerry.store.box import Box
 from skerry.store.prepared import Prepared
 from skerry.store.sealing import NOTHING
 from skerry.store.sqlite import Sqlite
-from skerry.store.tables import accounts, api_keys, commands, projects, sandbox_events, sandboxes
+from skerry.store.tables import (
+    accounts,
+    api_keys,
+    commands,
+    projects,
+    sandbox_events,
+    sandboxes,
+)
 
 _SANDBOX = Prepared(select(sandboxes).where(sandboxes.c.id == bindparam("id_")))
 _COMMAND = Prepared(select(commands).where(commands.c.id == bindparam("id_")))
@@ -176,6 +185,9 @@ class SqlStore:
             query = lists.behind(query, before)
         return [rows.sandbox_of(row, self._box) for row in await self._list(query)]
 
+    async def population(self) -> Population:
+        return await self._database.read(lists.population)
+
     async def promised(self, account_id: AccountId) -> Sequence[Promised]:
         return lists.promised_of(await self._list(lists.promised_query(account_id)))
 
@@ -244,9 +256,16 @@ class SqlStore:
         return await self._database.write(work)
 
     async def list_commands(
-        self, *, sandbox_id: SandboxId | None = None, running: bool | None = None, limit: int | None = None
+        self,
+        *,
+        sandbox_id: SandboxId | None = None,
+        running: bool | None = None,
+        terminals: bool | None = None,
+        limit: int | None = None,
     ) -> Sequence[Command]:
         query = select(commands).order_by(commands.c.seq.desc()).limit(limit)
+        if terminals is not None:
+            query = query.where(commands.c.cols.is_not(None) if terminals else commands.c.cols.is_(None))
         if sandbox_id is not None:
             query = query.where(commands.c.sandbox_id == sandbox_id)
         if running is not None:
@@ -309,6 +328,17 @@ class SqlStore:
 
     async def delete_shells(self, sandbox_id: SandboxId) -> None:
         await self._database.write(partial(shells.remove_of, sandbox_id=sandbox_id))
+
+    async def resize_terminal(self, command_id: CommandId, size: TerminalSize) -> None:
+        chosen = update(commands).where(commands.c.id == command_id, commands.c.cols.is_not(None))
+        change = chosen.values(cols=size.cols, rows=size.rows)
+        await self._database.write(lambda connection: connection.execute(change) and None)
+
+    async def add_ticket(self, ticket: Ticket) -> None:
+        await self._database.write(partial(tickets.add, ticket=ticket, now_us=rows.to_us(self._clock.now())))
+
+    async def take_ticket(self, secret_hash: bytes) -> Ticket | None:
+        return await self._database.write(partial(tickets.take, secret_hash=secret_hash))
 
     async def ping(self) -> None:
         await self._list(select(1))

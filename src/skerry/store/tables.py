@@ -129,6 +129,10 @@ commands = Table(
     Column("cause", String),
     Column("detail", Text),
     Column("kind", String, nullable=False),
+    Column("takes_input", Integer),
+    Column("cols", Integer),  # a terminal's size; null: it is none
+    Column("rows", Integer),
+    Column("name", String),
 )
 
 # One row a sandbox that was started up, or had nothing to run when it could have been.
@@ -153,4 +157,13 @@ shells = Table(
     Column("state", Text, nullable=False),
     Column("command_id", String),
     Column("token", String),
+)
+
+tickets = Table(
+    "tickets",
+    metadata,
+    Column("secret_hash", LargeBinary, primary_key=True),
+    Column("account_id", String, nullable=False),
+    Column("command_id", String, nullable=False),
+    Column("expires_at_us", BigInteger, nullable=False),
 )

@@ -64,7 +64,7 @@ def unpack(files: FakeFiles, path: str, stream: bytes, limits: ArchiveLimits) ->
             for info in archive:
                 if count + len(skipped) >= limits.max_entries or info.size > limits.max_bytes - size:
                     raise GuestError("limit", f"more than may be unpacked; before that {count} entries were unpacked")
-                if (reason := _wrong(info)) is not None:
+                if (reason := _wrong(info) or _taken(files, path, info)) is not None:
                     skipped.append(Skipped(info.name, reason))
                     continue
                 reader = archive.extractfile(info)
@@ -88,6 +88,11 @@ def _wrong(info: tarfile.TarInfo) -> str | None:
     if info.type in _NO_FILE:
         return _NO_FILE[info.type]
     return None if info.isdir() or info.isreg() else "it is of a type that this fake does not know"
+
+
+def _taken(files: FakeFiles, path: str, info: tarfile.TarInfo) -> str | None:
+    there = files.nodes.get(normal(f"{path}/{info.name}"))
+    return "a directory stands there" if there is not None and there.data is None and info.isreg() else None
 
 
 def _place(files: FakeFiles, path: str, info: tarfile.TarInfo, data: bytes | None) -> None:

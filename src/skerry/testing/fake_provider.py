@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
-from skerry.model.capability import Capabilities
+from skerry.model.capability import Capabilities, Health
 from skerry.model.command import CommandCause, CommandEvent, Exit, Output
 from skerry.model.errors import Conflict, NotFound, Refused, SandboxGone, SkerryError, Unavailable
 from skerry.model.ids import CommandId, SandboxId
 from skerry.model.lifecycle import Cause
+from skerry.model.metrics import Metrics, Sample
 from skerry.model.sandbox import Observed, Placement, SandboxSpec
 from skerry.model.template import BuildProgress, TemplateState, TemplateStatus
 from skerry.testing.fake_guest import FakeGuest
@@ -31,13 +33,15 @@ class FakeProvider:
     """Implements `seams.Provider`.
 
     For tests: `down` makes every call Unavailable; `create_error` makes creates fail; `gate` holds creates while it is
-    cleared; `die` kills a sandbox; `sandboxes` is what the fleet holds; `created` and `destroyed` count calls.
+    cleared; `die` kills a sandbox; `sandboxes` is what the fleet holds, `history` what they used; `created` and
+    `destroyed` count calls.
     """
 
     name = "fake"
 
     def __init__(self) -> None:
         self.sandboxes: dict[SandboxId, FakeSandbox] = {}
+        self.history: dict[SandboxId, Sequence[Sample]] = {}
         self.down = False
         self.create_error: SkerryError | None = None
         self.build_error: Refused | None = None
@@ -121,6 +125,19 @@ class FakeProvider:
                 yield await deaths.get()
         finally:
             self._watchers.discard(deaths)
+
+    async def metrics(self, sandbox_id: SandboxId) -> Metrics:
+        self._check()
+        sandbox = self.sandboxes.get(sandbox_id)
+        if sandbox is None:
+            raise NotFound(f"The fake fleet has no sandbox {sandbox_id}.")
+        now = Sample(datetime.now(UTC), 1, 1 << 20, 0, 1, 4096, 0, 0)
+        return Metrics(10, now if sandbox.cause is None else None, list(self.history.get(sandbox_id, ())))
+
+    async def health(self) -> Health:
+        self._check()
+        running = sum(sandbox.cause is None for sandbox in self.sandboxes.values())
+        return Health("fake", running, 1 << 30, 1 << 29)
 
     def guest(self, sandbox_id: SandboxId) -> FakeGuest:
         sandbox = self.sandboxes.get(sandbox_id)

@@ -1,7 +1,7 @@
 """Commands of a `FakeGuest`: a handful of programs and just enough of a shell, interpreted in memory.
 
-Knows `true false echo printf cat sleep pwd env read stty exit cd export unset`, `sh -c`, `;`, `&&`, `> file`, `>&2` and
-`$NAME`; and the fixed scripts that it is given (see `fixed_scripts`).
+Knows `true false echo printf cat sleep pwd env read stty exit cd export unset`, `sh` with and without `-c`, `;`, `&&`,
+`> file`, `>&2` and `$NAME`; and the fixed scripts that it is given (see `fixed_scripts`).
 """
 
 import asyncio
@@ -175,8 +175,13 @@ class FakeShell:
         raise ShellExit(int(args[0]) & 255 if args else 0)
 
     async def _sh(self, command: FakeCommand, args: Sequence[str], channel: int) -> int:
-        fixed = self._fixed.get(args[1])
-        return await (self.script(command, args[1]) if fixed is None else fixed(self, command, args[3:]))
+        if args:
+            fixed = self._fixed.get(args[1])
+            return await (self.script(command, args[1]) if fixed is None else fixed(self, command, args[3:]))
+        code = 0
+        while line := await take_stdin(command, lambda: command.stdin.find(b"\n") + 1):
+            code = await self.script(command, line.decode())
+        return code
 
     async def _cd(self, command: FakeCommand, args: Sequence[str], channel: int) -> int:
         target = normal(posixpath.join(command.cwd, args[0]))

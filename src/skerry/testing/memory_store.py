@@ -7,14 +7,16 @@ from datetime import datetime
 
 from skerry.clock import SystemClock
 from skerry.model.account import Account, ApiKey
-from skerry.model.command import Command, CommandKind, CommandStatus, Exit
+from skerry.model.command import Command, CommandKind, CommandStatus, Exit, TerminalSize
 from skerry.model.errors import Conflict, NotFound
 from skerry.model.ids import AccountId, CommandId, KeyId, SandboxId, ShellId
 from skerry.model.lifecycle import Cause, Event, State, advance
+from skerry.model.metrics import Population
 from skerry.model.request import Once, mismatch
 from skerry.model.sandbox import Change, Filter, Placement, Promised, Sandbox, labels_of
 from skerry.model.shell import ShellSession, ShellState
 from skerry.model.startup import StartupRun
+from skerry.model.ticket import Ticket
 from skerry.seams import Clock
 
 
@@ -38,6 +40,7 @@ class MemoryStore:
         self._commands: dict[CommandId, Command] = {}
         self._startups: dict[SandboxId, StartupRun] = {}
         self._shells: dict[ShellId, ShellSession] = {}
+        self._tickets: dict[bytes, Ticket] = {}
         self._requests: dict[tuple[AccountId, str], tuple[Once, str, datetime]] = {}
         self.moves: list[Move] = []
 
@@ -143,6 +146,11 @@ class MemoryStore:
         self._sandboxes[sandbox_id] = changed
         return changed
 
+    async def population(self) -> Population:
+        there = [s for s in self._sandboxes.values() if s.state is not State.DESTROYED]
+        running = sum(command.status is CommandStatus.RUNNING for command in self._commands.values())
+        return Population(Counter((s.state, s.runtime, s.template) for s in there), running)
+
     async def promised(self, account_id: AccountId) -> Sequence[Promised]:
         own = [s for s in self._sandboxes.values() if s.account_id == account_id and s.state is not State.DESTROYED]
         found: list[Promised] = []
@@ -202,13 +210,19 @@ class MemoryStore:
         return command
 
     async def list_commands(
-        self, *, sandbox_id: SandboxId | None = None, running: bool | None = None, limit: int | None = None
+        self,
+        *,
+        sandbox_id: SandboxId | None = None,
+        running: bool | None = None,
+        terminals: bool | None = None,
+        limit: int | None = None,
     ) -> Sequence[Command]:
         found = [
             command
             for command in reversed(self._commands.values())
             if (sandbox_id is None or command.sandbox_id == sandbox_id)
             and (running is None or (command.status is CommandStatus.RUNNING) is running)
+            and (terminals is None or (command.terminal is not None) is terminals)
         ]
         return found[:limit]
 
@@ -273,6 +287,19 @@ class MemoryStore:
     async def delete_shells(self, sandbox_id: SandboxId) -> None:
         for session in await self.list_shells(sandbox_id):
             del self._shells[session.id]
+
+    async def resize_terminal(self, command_id: CommandId, size: TerminalSize) -> None:
+        command = self._commands.get(command_id)
+        if command is not None and command.terminal is not None:
+            self._commands[command_id] = replace(command, terminal=size)
+
+    async def add_ticket(self, ticket: Ticket) -> None:
+        now = self._clock.now()
+        self._tickets = {key: each for key, each in self._tickets.items() if each.expires_at > now}
+        self._tickets[ticket.secret_hash] = ticket
+
+    async def take_ticket(self, secret_hash: bytes) -> Ticket | None:
+        return self._tickets.pop(secret_hash, None)
 
     async def ping(self) -> None:
         """Always there."""

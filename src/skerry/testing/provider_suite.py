@@ -185,6 +185,33 @@ class ProviderSuite:
         await world.provider.destroy(spec.id)
         assert await world.provider.list() == []
 
+    async def test_f17_what_a_running_sandbox_uses_is_counted(self, world: World) -> None:
+        spec = spec_for(world)
+        await world.provider.create(spec)
+        told = await world.provider.metrics(spec.id)
+        assert told.now is not None and told.interval_s > 0
+        assert 0 < told.now.memory_bytes + told.now.memory_cache_bytes <= spec.limits.memory_mb << 20
+        assert told.now.processes > 0 and told.now.cpu_ms > 0
+        assert told.now.disk_bytes is None or 0 <= told.now.disk_bytes < spec.limits.disk_mb << 20
+        assert (told.now.network_rx_bytes, told.now.network_tx_bytes) == (0, 0)
+
+    async def test_a_dead_sandbox_uses_nothing_and_an_unknown_one_is_not_found(self, world: World) -> None:
+        spec = spec_for(world)
+        await world.provider.create(spec)
+        await world.die(spec.id)
+        async with asyncio.timeout(DEADLINE_S):
+            while (await world.provider.list())[0].running:  # noqa: ASYNC110 - a fleet has no other way to tell
+                await asyncio.sleep(0.02)
+        assert (await world.provider.metrics(spec.id)).now is None
+        await world.provider.destroy(spec.id)
+        with pytest.raises(NotFound):
+            await world.provider.metrics(spec.id)
+
+    async def test_it_says_how_it_is(self, world: World) -> None:
+        await world.provider.create(spec_for(world))
+        told = await world.provider.health()
+        assert told.runtime and told.running == 1 and 0 < told.pool_free_bytes <= told.pool_bytes
+
     async def test_a_ready_template_is_listed_and_its_build_ends(self, world: World) -> None:
         states = {state.name: state for state in await world.provider.templates()}
         assert states[world.template].status is TemplateStatus.READY

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from skerry.model.account import Account, ApiKey, hash_secret, new_secret
-from skerry.model.command import Command, CommandCause, CommandKind, CommandStatus, Exit
+from skerry.model.command import Command, CommandCause, CommandKind, CommandStatus, Exit, TerminalSize
 from skerry.model.errors import Conflict, NotFound
 from skerry.model.ids import (
     AccountId,
@@ -26,6 +26,7 @@ from skerry.model.request import Once
 from skerry.model.sandbox import Change, Filter, Limits, NetworkMode, Placement, Promised, Sandbox
 from skerry.model.shell import ShellSession, ShellState
 from skerry.model.startup import StartupRun
+from skerry.model.ticket import Ticket
 from skerry.seams import Store
 
 NOW = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
@@ -229,6 +230,19 @@ class StoreSuite:
         assert await store.running_commands(account.id) == {running[0].id: 2}
         assert await store.running_commands(other.id) == {}
 
+    async def test_what_there_is_is_counted_over_all_accounts(self, store: Store) -> None:
+        one, two = await add_account(store), await add_account(store, "two")
+        made = [await add_sandbox(store, account) for account in (one, one, two)]
+        running = await store.transition(made[2], Event.CREATED, placement=PLACEMENT)
+        await store.transition(await store.transition(made[0], Event.DESTROY), Event.GONE)
+        await store.add_command(command_of(running))
+        told = await store.population()
+        assert told.sandboxes == {
+            (State.CREATING, None, made[1].template): 1,
+            (State.RUNNING, PLACEMENT.runtime, running.template): 1,
+        }
+        assert told.running_commands == 1
+
     async def test_a_sandbox_comes_back_as_it_was_given(self, store: Store) -> None:
         sandbox = await add_sandbox(store, await add_account(store), {"n": 1, "deep": {"x": [None]}})
         assert await store.get_sandbox(sandbox.id) == sandbox
@@ -382,7 +396,7 @@ class StoreSuite:
 
     async def test_a_startup_is_a_command_and_no_activity(self, store: Store) -> None:
         sandbox = await add_sandbox(store, await add_account(store))
-        command = replace(command_of(sandbox), kind=CommandKind.STARTUP, timeout_s=0)
+        command = replace(command_of(sandbox), kind=CommandKind.STARTUP, timeout_s=None)
         assert await store.get_startup(sandbox.id) is None
         assert await store.begin_startup(command, 1, replaces=None)
         run = StartupRun(sandbox.id, 1, command.id, command.started_at)
@@ -453,6 +467,44 @@ class StoreSuite:
         await store.release_shell(session.id, second, None)
         assert (await store.get_shell(session.id)).state == ShellState("/new")
         assert not await store.claim_shell(new_shell_id(), first, "t", NOW)
+
+    async def test_terminals_are_listed_apart_keep_their_size_and_make_nothing_busy(self, store: Store) -> None:
+        sandbox = await add_sandbox(store, await add_account(store))
+        terminal = replace(
+            command_of(sandbox),
+            timeout_s=None,
+            kind=CommandKind.TERMINAL,
+            takes_input=True,
+            terminal=TerminalSize(80, 24),
+            name="one",
+        )
+        other = replace(command_of(sandbox), takes_input=True)
+        for command in (terminal, other):
+            await store.add_command(command)
+        assert list(await store.list_commands(sandbox_id=sandbox.id, terminals=True)) == [terminal]
+        assert list(await store.list_commands(sandbox_id=sandbox.id, terminals=False)) == [other]
+        await store.resize_terminal(terminal.id, TerminalSize(132, 43))
+        await store.resize_terminal(other.id, TerminalSize(132, 43))
+        assert (await store.get_command(terminal.id)).terminal == TerminalSize(132, 43)
+        assert await store.get_command(other.id) == other
+        end = Exit(0, None, False, 0, 1)
+        await store.finish_command(other.id, status=CommandStatus.COMPLETED, exit=end, at=NOW)
+        assert await store.busy_sandboxes([sandbox.id]) == set()
+        another = await add_sandbox(store, await add_account(store, "two"))
+        assert await store.busy_sandboxes([sandbox.id, another.id]) == set()
+
+    async def test_a_ticket_is_taken_once_and_stale_ones_go(self, store: Store) -> None:
+        account = await add_account(store)
+        later = datetime.now(UTC) + timedelta(hours=1)
+        fresh, stale = (
+            Ticket(hash_secret(text), account.id, new_command_id(), expires_at)
+            for text, expires_at in (("fresh", later), ("stale", NOW - timedelta(days=20_000)))
+        )
+        await store.add_ticket(stale)
+        await store.add_ticket(fresh)
+        assert await store.take_ticket(stale.secret_hash) is None
+        taken = await asyncio.gather(*(store.take_ticket(fresh.secret_hash) for _ in range(5)))
+        assert sorted(taken, key=lambda each: each is None) == [fresh, None, None, None, None]
 
     async def test_a_store_that_is_open_answers_a_ping(self, store: Store) -> None:
         await store.ping()

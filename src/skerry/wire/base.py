@@ -42,11 +42,15 @@ class Page(Answer, Generic[T]):
 
 
 class ErrorDetail(Answer):
-    """`code` is stable; `message` says what, why and what to do; `field` names the wrong member of the request."""
+    """`code` is stable; `message` says what, why and what to do; `field` names the wrong member of the request.
+
+    `request_id`, where the fault is the server's, is by which its log is searched.
+    """
 
     code: str
     message: str
     field: str | None = None
+    request_id: str | None = None
 
 
 class ErrorBody(Answer):

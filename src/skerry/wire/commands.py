@@ -11,12 +11,32 @@ the server's side: resume it.
 from datetime import datetime
 from typing import Annotated
 
-from pydantic import ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, Strict, StringConstraints, WithJsonSchema, model_validator
 
-from skerry.model.command import CommandStatus
+from skerry.model.command import CommandStatus, Keep
+from skerry.model.errors import Invalid
+from skerry.model.signals import signal_number
 from skerry.wire.base import Answer, Request
 from skerry.wire.sandboxes import Env
 
+
+def _known(given: object) -> int:
+    if isinstance(given, float) and given.is_integer():
+        given = int(given)  # JSON knows one kind of number
+    if isinstance(given, bool) or not isinstance(given, int | str):
+        raise ValueError("a signal is a number or a name")  # noqa: TRY004 - what the framework understands
+    try:
+        return signal_number(given)
+    except Invalid as error:
+        raise ValueError(error.message) from error
+
+
+# A number or a name: 15, "TERM", "SIGTERM".
+Signal = Annotated[
+    int,
+    BeforeValidator(_known),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1, "maximum": 64}, {"type": "string"}]}),
+]
 _MOST_BYTES = 131_071  # Linux gives no program a longer argument (MAX_ARG_STRLEN, its NUL counted)
 Argument = Annotated[str, StringConstraints(max_length=_MOST_BYTES, pattern=r"^[^\x00]*$")]
 
@@ -38,12 +58,20 @@ class RunCommand(Request):
     user: str | None = Field(None, min_length=1, max_length=256)
     # Text given to the command's standard input, which then ends. Left out: end of file at once.
     stdin: str | None = Field(None, max_length=16_777_216, repr=False)
+    # Leave standard input open, for `POST /v1/commands/{id}/stdin` and the command's WebSocket. Needs `async`.
+    stdin_stream: bool = False
+    # What to keep of an output larger than the server keeps: its beginning, or its end.
+    keep: Annotated[Keep, Strict(False)] = Keep.HEAD  # in JSON it is text
     run_async: bool = Field(False, alias="async")
 
     @model_validator(mode="after")
     def _one_of(self) -> "RunCommand":
         if (self.command is None) == (self.argv is None):
             raise ValueError("give exactly one of 'command' and 'argv'")
+        if self.stdin_stream and self.stdin is not None:
+            raise ValueError("give 'stdin' or 'stdin_stream', not both")
+        if self.stdin_stream and not self.run_async:
+            raise ValueError("'stdin_stream' needs 'async': the input is sent by later calls")
         return self
 
 
@@ -73,7 +101,7 @@ class CommandView(Answer):
     reason: str | None = None
     message: str | None = None
     working_directory: str
-    timeout_seconds: int
+    timeout_seconds: int | None  # null: none, as for terminals
     duration_ms: int | None = None
     started_at: datetime
     completed_at: datetime | None = None
@@ -95,5 +123,5 @@ class RunCode(Request):
 class SignalCommand(Request):
     """POST /v1/commands/{id}/signal."""
 
-    signal: int = Field(ge=1, le=64)
+    signal: Signal
     scope: str = Field("tree", pattern="^(tree|group|main)$")

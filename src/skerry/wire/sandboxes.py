@@ -170,3 +170,10 @@ class UsageView(Answer):
     disk_mb: int
     limits: LimitsView
     sandbox_limits: SandboxLimitsView
+
+
+class ReadyView(Answer):
+    """GET /readyz."""
+
+    status: str
+    parts: dict[str, str]

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from skerry.control import commands, reconcile, sandboxes
+from skerry.control import commands, following, reconcile, sandboxes, terminals
 from skerry.control.commands import NewCommand
 from skerry.control.outputs import INLINE_CAP, Capture
 from skerry.control.sandboxes import NewSandbox
@@ -132,6 +132,44 @@ async def test_a_node_that_stays_away_is_waited_for_with_an_end(world: World, sa
     (command,) = await world.store.list_commands()
     assert command.status is CommandStatus.RUNNING  # not known, so not invented: the reconciler finds out
     world.provider.down = False
+
+
+@pytest.mark.parametrize("away_s", [30, 90])
+async def test_a_terminal_waits_for_its_node_from_when_it_went(world: World, sandbox_id: str, away_s: int) -> None:
+    """It has no deadline to wait for, and may have run for days before."""
+    wanted = terminals.NewTerminal(argv=("cat",))
+    terminal = await terminals.open_terminal(world.deps, world.account.id, sandbox_id, wanted)
+    guest = world.provider.guest(terminal.sandbox_id)
+    events = following.follow(world.deps, terminal)
+    await guest.write_stdin(terminal.id, b"one")
+    assert await anext(events) == Output(1, 0, b"one")
+    world.clock.advance(7200)
+    coming = asyncio.ensure_future(anext(events))
+    await asyncio.sleep(0)
+    sleepers = world.clock.sleepers  # the one that watches for its end finds the node away, too
+    world.provider.down = True
+    await guest.write_stdin(terminal.id, b"two")
+    await until(lambda: world.clock.sleepers > sleepers)
+    world.clock.advance(away_s)
+    if away_s > 60:
+        with pytest.raises(Unavailable):
+            await coming
+    else:
+        await until(lambda: world.clock.sleepers > sleepers)
+        assert not coming.done()
+        world.provider.down = False
+        world.clock.advance(1)
+        assert await coming == Output(1, 3, b"two")
+    world.provider.down = False
+    await events.aclose()  # type: ignore[attr-defined]
+
+
+async def test_nobodys_output_crosses_to_the_api(world: World, sandbox_id: str) -> None:
+    """A command that is started and left is watched for its end alone."""
+    started = await commands.start(world.deps, world.account.id, sandbox_id, NewCommand(shell="echo unheard"))
+    result = await started.watching
+    assert (result.command.status, result.captured.stdout) == (CommandStatus.COMPLETED, b"")
+    assert (await commands.look_up(world.deps, world.account.id, started.command.id)).captured.stdout == b"unheard\n"
 
 
 async def test_stdin_that_the_command_does_not_read_holds_nobody_up(world: World, sandbox_id: str) -> None:

@@ -37,7 +37,7 @@ async def test_f14_it_runs_without_holding_the_create_up_and_has_no_deadline(wor
     sandbox = await made(world, "echo up; sleep 1000")
     await until(lambda: world.deps.following)
     (command,) = await world.store.list_commands()
-    assert (command.kind, command.timeout_s, command.command) == (CommandKind.STARTUP, 0, "echo up; sleep 1000")
+    assert (command.kind, command.timeout_s, command.command) == (CommandKind.STARTUP, None, "echo up; sleep 1000")
     assert await world.store.busy_sandboxes([sandbox.id]) == set()
     world.clock.advance(1_000_000)
     await reconcile.once(world.deps)
@@ -55,7 +55,7 @@ async def interrupted(world: World, command: str) -> Sandbox:
 async def recorded_only(world: World, sandbox: Sandbox) -> Command:
     """What a process leaves that dies between the record and the node."""
     text, at = sandbox.startup_command or "", world.clock.now()
-    command = replace(command_of(sandbox), kind=CommandKind.STARTUP, command=text, timeout_s=0, started_at=at)
+    command = replace(command_of(sandbox), kind=CommandKind.STARTUP, command=text, timeout_s=None, started_at=at)
     assert await world.store.begin_startup(command, sandbox.generation, replaces=None)
     return command
 

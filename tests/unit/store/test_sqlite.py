@@ -3,21 +3,26 @@
 import asyncio
 import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from alembic.config import Config
+from alembic.runtime.environment import EnvironmentContext
 from sqlalchemy import create_engine, inspect
 from sqlalchemy.exc import IntegrityError
 
 from skerry.model.errors import Conflict, Invalid, Unavailable
+from skerry.model.ids import CommandId
 from skerry.model.lifecycle import Event, State
 from skerry.store import open_store
+from skerry.store.migrate import scripts
 from skerry.store.tables import metadata
 from skerry.testing.store_suite import PLACEMENT, add_account, add_sandbox, command_of
 
 
 def rows(path: Path, query: str) -> list[tuple[object, ...]]:
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection:
         return connection.execute(query).fetchall()
 
 
@@ -42,6 +47,37 @@ async def test_opening_again_keeps_the_records(tmp_path: Path) -> None:
     await store.close()
 
 
+def old_database(path: Path, newest: str) -> None:
+    """A database as a version left it that knew the migrations before `newest`."""
+    known = scripts()
+    before = known.get_revision(newest).down_revision
+    engine = create_engine(f"sqlite:///{path}")
+    with (
+        engine.begin() as connection,
+        EnvironmentContext(
+            Config(), known, fn=lambda revision, _: known._upgrade_revs(before, revision)
+        ) as environment,
+    ):
+        environment.configure(connection=connection, transactional_ddl=False)
+        environment.run_migrations()
+    engine.dispose()
+
+
+async def test_commands_from_before_terminals_come_back_as_they_were(tmp_path: Path) -> None:
+    old_database(tmp_path / "a.db", "0004")
+    with sqlite3.connect(tmp_path / "a.db") as connection:
+        connection.execute(
+            "INSERT INTO commands (id, sandbox_id, account_id, command, status, working_directory, timeout_s, "
+            "started_at_us) VALUES ('cmd_1', 'sbx_1', 'acct_1', 'true', 'running', '/workspace', 7, 0)"
+        )
+    connection.close()
+    store = await open_store(f"sqlite:///{tmp_path}/a.db")
+    command = await store.get_command(CommandId("cmd_1"))
+    assert (command.timeout_s, command.takes_input, command.terminal, command.name) == (7, False, None, None)
+    assert await store.busy_sandboxes([command.sandbox_id]) == {command.sandbox_id}
+    await store.close()
+
+
 async def test_many_may_open_a_new_database_at_once(tmp_path: Path) -> None:
     stores = await asyncio.gather(*(open_store(f"sqlite:///{tmp_path}/a.db") for _ in range(4)))
     for store in stores:
@@ -51,7 +87,7 @@ async def test_many_may_open_a_new_database_at_once(tmp_path: Path) -> None:
 
 async def test_a_database_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     await (await open_store(f"sqlite:///{tmp_path}/a.db")).close()
-    with sqlite3.connect(tmp_path / "a.db") as connection:
+    with closing(sqlite3.connect(tmp_path / "a.db")) as connection, connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
     with pytest.raises(Unavailable, match="newer version"):
         await open_store(f"sqlite:///{tmp_path}/a.db")

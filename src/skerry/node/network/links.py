@@ -15,6 +15,7 @@ from typing import Any, cast
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
+from skerry.model.metrics import Traffic
 from skerry.node.network import netns, sysctl
 from skerry.node.network.addressing import AddressPlan, interface_prefix
 
@@ -52,6 +53,21 @@ def host_ends(instance: str) -> list[Link]:
     with _kernel() as ip:
         found = _dump(ip, "links")
     return [Link(x["IFLA_IFNAME"], x.get("IFLA_IFALIAS") or "") for x in found if x["IFLA_IFNAME"].startswith(prefix)]
+
+
+def traffic(instance: str) -> dict[str, Traffic]:
+    """What each link of this instance has carried, by the host end's name and seen from the sandbox.
+
+    One read for all of them, of the host's namespace: no thread of ours leaves the process's own there.
+    """
+    prefix = interface_prefix(instance)
+    counted: dict[str, Traffic] = {}
+    for line in Path("/proc/net/dev").read_text().splitlines():
+        name, _, numbers = line.lstrip().partition(":")
+        if name.startswith(prefix):
+            fields = numbers.split()
+            counted[name] = Traffic(rx_bytes=int(fields[8]), tx_bytes=int(fields[0]))  # the host receives what it sends
+    return counted
 
 
 def connect(plan: AddressPlan, index: int, owner: str, namespace: Path) -> None:

@@ -8,7 +8,7 @@ else). It never touches another program's rules, and never the settings of all i
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -20,6 +20,7 @@ from skerry.config import Config
 from skerry.model.capability import Probe
 from skerry.model.errors import Refused, TooBusy, Unavailable
 from skerry.model.ids import SandboxId, is_id
+from skerry.model.metrics import Traffic
 from skerry.model.sandbox import NetworkMode
 from skerry.node.network import addressing, host, links, netns, nftables, probes, resolver, sysctl
 from skerry.node.network.addressing import AddressPlan
@@ -123,6 +124,15 @@ class Network:
     async def list(self) -> set[SandboxId]:
         """All sandboxes there is anything of: a namespace or a link."""
         return await self._in_thread(self._found)
+
+    async def traffic(self, sandbox_ids: Sequence[SandboxId]) -> Mapping[SandboxId, Traffic]:
+        """What went over each one's link since it was made. Those without a link are left out."""
+        plan, indices = self._plan, self._indices
+        names = {plan.interface(indices[one]): one for one in sandbox_ids if one in indices}
+        if not names:
+            return {}
+        counted = await self._in_thread(links.traffic, self._instance)
+        return {names[name]: traffic for name, traffic in counted.items() if name in names}
 
     async def resolv_conf(self, mode: NetworkMode | str) -> str:
         """The text of /etc/resolv.conf inside. Under `none` it names no server: programs then ask loopback only."""

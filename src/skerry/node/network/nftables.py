@@ -67,7 +67,8 @@ def _nft(*arguments: str, stdin: str = "") -> str:
         raise Refused(f"nft did not end within {_DEADLINE_S:.0f} s: {' '.join(arguments)}.") from error
     # Its words count as well as its status: in a process that reaps all children, the status may be lost.
     if done.returncode or "Error:" in done.stderr:
-        raise Refused(f"nft {' '.join(arguments)} failed: {done.stderr.strip()}")
+        lacks = " This kernel needs nf_tables, NAT and conntrack (≥ 5.10)." if "not supported" in done.stderr else ""
+        raise Refused(f"nft {' '.join(arguments)} failed: {done.stderr.strip()}{lacks}")
     return done.stdout
 
 

@@ -10,7 +10,7 @@ import os
 import shutil
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from skerry.model.capability import Probe
 from skerry.model.errors import Conflict, DeadlineExceeded, Refused, SandboxGone, SkerryError, Unavailable
 from skerry.model.ids import SandboxId, is_id
 from skerry.model.lifecycle import Cause
+from skerry.model.metrics import Usage
 from skerry.node import namespaces, oci, processes
 from skerry.node.cgroups import Cgroups, Layout
 from skerry.node.runtimes import last_words
@@ -246,6 +247,15 @@ class CommandLine:
     def _cause(self, sandbox_id: SandboxId, pid: int) -> Cause:
         killed = self._reaper.exit_code(pid) in (None, -signal.SIGKILL)
         return Cause.OOM if killed and self._cgroups.oom_kills(sandbox_id) > 0 else Cause.RUNTIME_DIED
+
+    async def usage(self, sandbox_ids: Sequence[SandboxId]) -> Mapping[SandboxId, Usage]:
+        """What each uses now; those that are gone are left out."""
+
+        def read() -> Mapping[SandboxId, Usage]:
+            found = ((sandbox_id, self._cgroups.usage(sandbox_id)) for sandbox_id in sandbox_ids)
+            return {sandbox_id: usage for sandbox_id, usage in found if usage is not None}
+
+        return await asyncio.to_thread(read)
 
     async def oom_kills(self, sandbox_id: SandboxId) -> int:
         """How often the kernel has killed for the sandbox's memory limit. 0 when it is gone."""

@@ -1,18 +1,25 @@
 """The client: where everything that a user does with a server begins."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from skerry.sdk._async.http import AsyncHttp
+from skerry.model.errors import Conflict, NotFound
+from skerry.model.ids import is_id
+from skerry.sdk._async.commands import AsyncRunningCommand
+from skerry.sdk._async.http import AsyncHttp, segment
+from skerry.sdk._async.keys import AsyncKeys
+from skerry.sdk._async.listing import AsyncListing
 from skerry.sdk._async.sandbox import AsyncSandbox
 from skerry.sdk._async.templates import AsyncTemplates
-from skerry.sdk.requests import body_of, request_of
+from skerry.sdk.requests import answer_of, body_of, request_of
 from skerry.sdk.settings import resolve
-from skerry.wire.base import Page
-from skerry.wire.sandboxes import CapabilitiesView, CreateSandbox, MeView, SandboxView
+from skerry.wire.commands import CommandView
+from skerry.wire.sandboxes import CapabilitiesView, CreateSandbox, MeView, SandboxView, UsageView
 
 CREATE_S = 900.0  # the template may have to be built first
+MOST_LISTED = 8
+SHORTEST = 4  # characters of an id that may stand for it: less is a slip, or a variable that is not set
 
 
 class AsyncSkerry:
@@ -27,6 +34,7 @@ class AsyncSkerry:
         self.url, key = resolve(url, api_key)
         self._http = AsyncHttp(self.url, key, timeout_s=timeout_s, retries=retries)
         self.templates = AsyncTemplates(self._http)
+        self.keys = AsyncKeys(self._http)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"
@@ -43,6 +51,7 @@ class AsyncSkerry:
         network: str | None = None,
         env: Mapping[str, str] | None = None,
         metadata: Mapping[str, Any] | None = None,
+        startup_command: str | None = None,
     ) -> AsyncSandbox:
         """A new sandbox, ready for commands. What is left out takes the server's default; `info` has what is in force.
 
@@ -50,6 +59,9 @@ class AsyncSkerry:
             cpu_millis: Thousandths of a core.
             timeout_s: Default deadline of its commands.
             network: `bridge` (outbound) or `none`.
+            env: For all its commands; kept encrypted.
+            metadata: Your own JSON, 64 KiB at most; `list` filters by it.
+            startup_command: A shell line that runs when it has come up; `sandbox.startup` tells how it goes.
 
         Raises:
             NotFound: Unknown template (the message lists the known ones).
@@ -66,34 +78,79 @@ class AsyncSkerry:
             network_mode=network,
             env=dict(env) if env is not None else None,
             metadata=dict(metadata) if metadata is not None else None,
+            startup_command=startup_command,
         )
         answer = await self._http.call("POST", "/v1/sandboxes", body=body_of(request), timeout_s=CREATE_S, once=True)
-        return AsyncSandbox(self._http, SandboxView.model_validate_json(answer))
+        return AsyncSandbox(self._http, answer_of(SandboxView, answer))
 
     async def get(self, sandbox_id: str) -> AsyncSandbox:
         """A sandbox of the account by its id. Raises NotFound."""
-        answer = await self._http.call("GET", f"/v1/sandboxes/{sandbox_id}")
-        return AsyncSandbox(self._http, SandboxView.model_validate_json(answer))
+        answer = await self._http.call("GET", f"/v1/sandboxes/{segment(sandbox_id)}")
+        return AsyncSandbox(self._http, answer_of(SandboxView, answer))
 
-    async def list(self) -> list[AsyncSandbox]:
-        """The account's sandboxes, newest first, destroyed ones left out."""
-        found: list[AsyncSandbox] = []
-        before: str | None = None
-        while True:
-            answer = await self._http.call("GET", "/v1/sandboxes", params={"before": before})
-            page = Page[SandboxView].model_validate_json(answer)
-            found += [AsyncSandbox(self._http, view) for view in page.data]
-            before = page.next
-            if before is None:
-                return found
+    async def command(self, command_id: str) -> AsyncRunningCommand:
+        """A command of any sandbox by its id, running or ended. Raises NotFound."""
+        answer = await self._http.call("GET", f"/v1/commands/{segment(command_id)}")
+        return AsyncRunningCommand(self._http, answer_of(CommandView, answer))
 
     async def capabilities(self) -> CapabilitiesView:
         """What the machine behind the server can and cannot do."""
-        return CapabilitiesView.model_validate_json(await self._http.call("GET", "/v1/capabilities"))
+        return answer_of(CapabilitiesView, await self._http.call("GET", "/v1/capabilities"))
 
     async def me(self) -> MeView:
         """The account of the key."""
-        return MeView.model_validate_json(await self._http.call("GET", "/v1/me"))
+        return answer_of(MeView, await self._http.call("GET", "/v1/me"))
+
+    async def usage(self) -> UsageView:
+        """How many sandboxes and commands the account has, what they may use, and what it is allowed."""
+        return answer_of(UsageView, await self._http.call("GET", "/v1/usage"))
+
+    def list(
+        self,
+        *,
+        name: str | None = None,
+        id_prefix: str | None = None,
+        metadata: Mapping[str, str | None] | None = None,
+        status: str | Sequence[str] | None = None,
+        limit: int | None = None,
+    ) -> AsyncListing:
+        """The account's sandboxes, newest first: go through them, or have a list by `all()`.
+
+        Args:
+            name: Exactly this name.
+            id_prefix: Ids that begin like this.
+            metadata: Members at the top with this text as value; None: with any. All must hold.
+            status: Only of this status, or these; without it destroyed ones are left out.
+            limit: How many at most.
+        """
+        where = {
+            "name": name,
+            "id_prefix": id_prefix,
+            "metadata": [key if value is None else f"{key}={value}" for key, value in (metadata or {}).items()],
+            "status": [status] if isinstance(status, str) else status,
+        }
+        return AsyncListing(self._http, where, limit)
+
+    async def find(self, word: str) -> AsyncSandbox:
+        """The sandbox that a person means: by its id, its name, or the beginning of its id (4 characters or more).
+
+        Raises:
+            NotFound: There is none.
+            Conflict: There are several; the message lists them.
+        """
+        if is_id(word, "sbx"):
+            return await self.get(word)
+        found = await self.list(name=word, limit=MOST_LISTED + 1).all() if len(word) <= 200 else []
+        prefix = word if word.startswith("sbx_") else f"sbx_{word}"
+        if not found and len("sbx_") + SHORTEST <= len(prefix) <= 64:
+            found = await self.list(id_prefix=prefix, limit=MOST_LISTED + 1).all()
+        if not found:
+            raise NotFound(f"No sandbox has the name or id {word[:200]!r}. `skerry ls` lists yours.", field="sandbox")
+        if len(found) > 1:
+            listed = ", ".join(f"{box.id} ({box.name or 'no name'})" for box in found[:MOST_LISTED])
+            more = ", …" if len(found) > MOST_LISTED else ""
+            raise Conflict(f"{word!r} means several sandboxes: {listed}{more}. Give more of the id.", field="sandbox")
+        return await self.get(found[0].id)
 
     async def aclose(self) -> None:
         """Close the connections. Sandboxes go on."""

@@ -1,17 +1,22 @@
 """Commands in one sandbox: run and wait, or start and follow. A broken connection is taken up again by offset."""
 
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from typing import TYPE_CHECKING, Literal
 
+from skerry.model.command import Keep
 from skerry.model.errors import ProtocolError, SkerryError, Unavailable
 from skerry.sdk._async.clock import sleep
-from skerry.sdk._async.http import AsyncHttp
+from skerry.sdk._async.http import AsyncHttp, segment
 from skerry.sdk.backoff import delay_s
 from skerry.sdk.following import Follower
-from skerry.sdk.requests import body_of, request_of
+from skerry.sdk.requests import answer_of, body_of, request_of
 from skerry.sdk.results import CommandResult, Lost, Output, result_from
-from skerry.wire.commands import CommandView, RunCommand, SignalCommand
+from skerry.wire.commands import CommandView, RunCode, RunCommand, SignalCommand
+
+if TYPE_CHECKING:
+    from skerry.sdk._async.attachments import AsyncAttachment
 
 RECONNECT_S = 60.0
 MARGIN_S = 30.0
@@ -32,6 +37,10 @@ class AsyncRunningCommand:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id} {self._view.status.value} {self._view.command[:60]!r}>"
+
+    def __aiter__(self) -> AsyncIterator[Output | Lost]:
+        """As `events()`: `Output` as it comes, from the beginning."""
+        return self.events()
 
     async def events(self, offset: int = 0) -> AsyncGenerator[Output | Lost]:
         """The output from `offset` on, as it comes, to the command's end. Broken connections are taken up again.
@@ -59,14 +68,25 @@ class AsyncRunningCommand:
         stdout, stderr = follower.collected("stdout"), follower.collected("stderr")
         return result_from(self._view, stdout, stderr)
 
+    def attach(self, offset: int = 0) -> "AsyncAttachment":
+        """A live connection, as a context manager: output from `offset` on, and input where it was started with
+        `stdin_stream`.
+
+        Raises (when entered):
+            Unreachable: No answer.
+        """
+        from skerry.sdk._async.attachments import AsyncAttachment
+
+        return AsyncAttachment(self._http, f"/v1/commands/{self.id}/ws", offset, channels=True)
+
     async def poll(self) -> CommandResult:
         """The state now, with the output so far (1 MiB of each stream)."""
-        self._view = CommandView.model_validate_json(await self._http.call("GET", f"/v1/commands/{self.id}"))
+        self._view = answer_of(CommandView, await self._http.call("GET", f"/v1/commands/{self.id}"))
         return result_from(self._view)
 
     async def signal(self, signal: int, *, scope: str = "tree") -> None:
         """Send a signal to every descendant (`tree`), the process `group` or `main`. After the end nothing happens."""
-        body = SignalCommand(signal=signal, scope=scope).model_dump_json().encode()
+        body = body_of(request_of(SignalCommand, signal=signal, scope=scope))
         await self._http.call("POST", f"/v1/commands/{self.id}/signal", body=body)
 
     async def kill(self) -> None:
@@ -134,7 +154,7 @@ class AsyncCommands:
             return await running.wait(on_stdout=on_stdout, on_stderr=on_stderr)
         patience = (timeout_s or self._default_timeout_s) + MARGIN_S
         answer = await self._http.call("POST", self._path, body=body_of(request), timeout_s=patience, once=True)
-        return result_from(CommandView.model_validate_json(answer))
+        return result_from(answer_of(CommandView, answer))
 
     async def start(
         self,
@@ -145,9 +165,43 @@ class AsyncCommands:
         env: Mapping[str, str] | None = None,
         user: str | None = None,
         stdin: str | None = None,
+        stdin_stream: bool = False,
+        keep: Literal["head", "tail", "unread"] = "head",
     ) -> AsyncRunningCommand:
-        """As `run`, but return as soon as the command runs."""
-        return await self._start(self._request(command, timeout_s=timeout_s, cwd=cwd, env=env, user=user, stdin=stdin))
+        """As `run`, but return as soon as the command runs.
+
+        Args:
+            stdin_stream: Leave its standard input open: `attach()` writes to it.
+            keep: Of an output larger than the server keeps: its beginning, its end, or `unread`: all, the command
+                waits for whoever follows it.
+        """
+        request = self._request(command, timeout_s=timeout_s, cwd=cwd, env=env, user=user, stdin=stdin)
+        more = {"stdin_stream": stdin_stream, "keep": Keep(keep)}
+        return await self._start(request.model_copy(update=more))
+
+    async def run_code(
+        self,
+        code: str,
+        *,
+        language: str = "python",
+        timeout_s: int | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> CommandResult:
+        """As `sandbox.run_code`."""
+        request = request_of(
+            RunCode,
+            code=code,
+            language=language,
+            timeout_seconds=timeout_s,
+            working_directory=cwd,
+            env=dict(env) if env is not None else None,
+        )
+        patience = (timeout_s or self._default_timeout_s) + MARGIN_S
+        path = f"/v1/sandboxes/{segment(self._sandbox_id)}/code"
+        return result_from(
+            answer_of(CommandView, await self._http.call("POST", path, body=body_of(request), timeout_s=patience))
+        )
 
     async def get(self, command_id: str) -> AsyncRunningCommand:
         """A command by its id, running or ended, of this or any other sandbox of the account.
@@ -155,17 +209,17 @@ class AsyncCommands:
         Raises:
             NotFound: No such command.
         """
-        answer = await self._http.call("GET", f"/v1/commands/{command_id}")
-        return AsyncRunningCommand(self._http, CommandView.model_validate_json(answer))
+        answer = await self._http.call("GET", f"/v1/commands/{segment(command_id)}")
+        return AsyncRunningCommand(self._http, answer_of(CommandView, answer))
 
     @property
     def _path(self) -> str:
-        return f"/v1/sandboxes/{self._sandbox_id}/commands"
+        return f"/v1/sandboxes/{segment(self._sandbox_id)}/commands"
 
     async def _start(self, request: RunCommand) -> AsyncRunningCommand:
         body = body_of(request.model_copy(update={"run_async": True}))
         answer = await self._http.call("POST", self._path, body=body, once=True)
-        return AsyncRunningCommand(self._http, CommandView.model_validate_json(answer))
+        return AsyncRunningCommand(self._http, answer_of(CommandView, answer))
 
     def _request(
         self,

@@ -1,18 +1,25 @@
 """The client: where everything that a user does with a server begins."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from skerry.sdk._sync.http import Http
+from skerry.model.errors import Conflict, NotFound
+from skerry.model.ids import is_id
+from skerry.sdk._sync.commands import RunningCommand
+from skerry.sdk._sync.http import Http, segment
+from skerry.sdk._sync.keys import Keys
+from skerry.sdk._sync.listing import Listing
 from skerry.sdk._sync.sandbox import Sandbox
 from skerry.sdk._sync.templates import Templates
-from skerry.sdk.requests import body_of, request_of
+from skerry.sdk.requests import answer_of, body_of, request_of
 from skerry.sdk.settings import resolve
-from skerry.wire.base import Page
-from skerry.wire.sandboxes import CapabilitiesView, CreateSandbox, MeView, SandboxView
+from skerry.wire.commands import CommandView
+from skerry.wire.sandboxes import CapabilitiesView, CreateSandbox, MeView, SandboxView, UsageView
 
 CREATE_S = 900.0  # the template may have to be built first
+MOST_LISTED = 8
+SHORTEST = 4  # characters of an id that may stand for it: less is a slip, or a variable that is not set
 
 
 class Skerry:
@@ -27,6 +34,7 @@ class Skerry:
         self.url, key = resolve(url, api_key)
         self._http = Http(self.url, key, timeout_s=timeout_s, retries=retries)
         self.templates = Templates(self._http)
+        self.keys = Keys(self._http)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"
@@ -43,6 +51,7 @@ class Skerry:
         network: str | None = None,
         env: Mapping[str, str] | None = None,
         metadata: Mapping[str, Any] | None = None,
+        startup_command: str | None = None,
     ) -> Sandbox:
         """A new sandbox, ready for commands. What is left out takes the server's default; `info` has what is in force.
 
@@ -50,6 +59,9 @@ class Skerry:
             cpu_millis: Thousandths of a core.
             timeout_s: Default deadline of its commands.
             network: `bridge` (outbound) or `none`.
+            env: For all its commands; kept encrypted.
+            metadata: Your own JSON, 64 KiB at most; `list` filters by it.
+            startup_command: A shell line that runs when it has come up; `sandbox.startup` tells how it goes.
 
         Raises:
             NotFound: Unknown template (the message lists the known ones).
@@ -66,34 +78,79 @@ class Skerry:
             network_mode=network,
             env=dict(env) if env is not None else None,
             metadata=dict(metadata) if metadata is not None else None,
+            startup_command=startup_command,
         )
         answer = self._http.call("POST", "/v1/sandboxes", body=body_of(request), timeout_s=CREATE_S, once=True)
-        return Sandbox(self._http, SandboxView.model_validate_json(answer))
+        return Sandbox(self._http, answer_of(SandboxView, answer))
 
     def get(self, sandbox_id: str) -> Sandbox:
         """A sandbox of the account by its id. Raises NotFound."""
-        answer = self._http.call("GET", f"/v1/sandboxes/{sandbox_id}")
-        return Sandbox(self._http, SandboxView.model_validate_json(answer))
+        answer = self._http.call("GET", f"/v1/sandboxes/{segment(sandbox_id)}")
+        return Sandbox(self._http, answer_of(SandboxView, answer))
 
-    def list(self) -> list[Sandbox]:
-        """The account's sandboxes, newest first, destroyed ones left out."""
-        found: list[Sandbox] = []
-        before: str | None = None
-        while True:
-            answer = self._http.call("GET", "/v1/sandboxes", params={"before": before})
-            page = Page[SandboxView].model_validate_json(answer)
-            found += [Sandbox(self._http, view) for view in page.data]
-            before = page.next
-            if before is None:
-                return found
+    def command(self, command_id: str) -> RunningCommand:
+        """A command of any sandbox by its id, running or ended. Raises NotFound."""
+        answer = self._http.call("GET", f"/v1/commands/{segment(command_id)}")
+        return RunningCommand(self._http, answer_of(CommandView, answer))
 
     def capabilities(self) -> CapabilitiesView:
         """What the machine behind the server can and cannot do."""
-        return CapabilitiesView.model_validate_json(self._http.call("GET", "/v1/capabilities"))
+        return answer_of(CapabilitiesView, self._http.call("GET", "/v1/capabilities"))
 
     def me(self) -> MeView:
         """The account of the key."""
-        return MeView.model_validate_json(self._http.call("GET", "/v1/me"))
+        return answer_of(MeView, self._http.call("GET", "/v1/me"))
+
+    def usage(self) -> UsageView:
+        """How many sandboxes and commands the account has, what they may use, and what it is allowed."""
+        return answer_of(UsageView, self._http.call("GET", "/v1/usage"))
+
+    def list(
+        self,
+        *,
+        name: str | None = None,
+        id_prefix: str | None = None,
+        metadata: Mapping[str, str | None] | None = None,
+        status: str | Sequence[str] | None = None,
+        limit: int | None = None,
+    ) -> Listing:
+        """The account's sandboxes, newest first: go through them, or have a list by `all()`.
+
+        Args:
+            name: Exactly this name.
+            id_prefix: Ids that begin like this.
+            metadata: Members at the top with this text as value; None: with any. All must hold.
+            status: Only of this status, or these; without it destroyed ones are left out.
+            limit: How many at most.
+        """
+        where = {
+            "name": name,
+            "id_prefix": id_prefix,
+            "metadata": [key if value is None else f"{key}={value}" for key, value in (metadata or {}).items()],
+            "status": [status] if isinstance(status, str) else status,
+        }
+        return Listing(self._http, where, limit)
+
+    def find(self, word: str) -> Sandbox:
+        """The sandbox that a person means: by its id, its name, or the beginning of its id (4 characters or more).
+
+        Raises:
+            NotFound: There is none.
+            Conflict: There are several; the message lists them.
+        """
+        if is_id(word, "sbx"):
+            return self.get(word)
+        found = self.list(name=word, limit=MOST_LISTED + 1).all() if len(word) <= 200 else []
+        prefix = word if word.startswith("sbx_") else f"sbx_{word}"
+        if not found and len("sbx_") + SHORTEST <= len(prefix) <= 64:
+            found = self.list(id_prefix=prefix, limit=MOST_LISTED + 1).all()
+        if not found:
+            raise NotFound(f"No sandbox has the name or id {word[:200]!r}. `skerry ls` lists yours.", field="sandbox")
+        if len(found) > 1:
+            listed = ", ".join(f"{box.id} ({box.name or 'no name'})" for box in found[:MOST_LISTED])
+            more = ", …" if len(found) > MOST_LISTED else ""
+            raise Conflict(f"{word!r} means several sandboxes: {listed}{more}. Give more of the id.", field="sandbox")
+        return self.get(found[0].id)
 
     def close(self) -> None:
         """Close the connections. Sandboxes go on."""

@@ -1,11 +1,11 @@
 """Templates: what sandboxes start from, and building them."""
 
-import json
 from collections.abc import Iterator
 
-from skerry.model.errors import Refused
-from skerry.sdk._sync.http import Http
-from skerry.sdk.results import BuildLine
+from skerry.sdk._sync.http import Http, segment
+from skerry.sdk.errors import Unreachable
+from skerry.sdk.requests import answer_of
+from skerry.sdk.results import BuildLine, build_line_from
 from skerry.sdk.sse import Decoder
 from skerry.wire.base import Page
 from skerry.wire.sandboxes import TemplateView
@@ -19,11 +19,11 @@ class Templates:
 
     def list(self) -> list[TemplateView]:
         """All that sandboxes can be made from, built or not."""
-        return Page[TemplateView].model_validate_json(self._http.call("GET", "/v1/templates")).data
+        return answer_of(Page[TemplateView], self._http.call("GET", "/v1/templates")).data
 
     def get(self, name: str) -> TemplateView:
         """One template. Raises NotFound."""
-        return TemplateView.model_validate_json(self._http.call("GET", f"/v1/templates/{name}"))
+        return answer_of(TemplateView, self._http.call("GET", f"/v1/templates/{segment(name)}"))
 
     def build(self, name: str) -> Iterator[BuildLine]:
         """Build a template, or follow the build that runs; ends at once where it is ready.
@@ -31,13 +31,15 @@ class Templates:
         Raises:
             NotFound: No such template.
             Refused: The build failed; the message has its last lines.
+            Unreachable: The connection broke; the build goes on.
         """
-        decoder = Decoder()
-        with self._http.stream(f"/v1/templates/{name}/build", method="POST") as chunks:
+        decoder, ended = Decoder(), False
+        with self._http.stream(f"/v1/templates/{segment(name)}/build", method="POST", again=True) as chunks:
             for chunk in chunks:
                 for event in decoder.feed(chunk):
-                    body = json.loads(event.data)
-                    if event.name == "error":
-                        raise Refused(str(body["message"]), code=str(body["code"]))
-                    if event.name == "progress":
-                        yield BuildLine(float(body["fraction"]), str(body["line"]))
+                    ended = ended or event.name == "end"
+                    line = build_line_from(event)
+                    if line is not None:
+                        yield line
+        if not ended:
+            raise Unreachable("The server ended the stream before the build's end. Ask again to follow it.")

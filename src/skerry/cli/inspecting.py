@@ -1,0 +1,119 @@
+"""`ps`, `ports`, `logs`: what runs and listens inside, and what it has said."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from skerry.cli.connection import client, find
+from skerry.cli.output import Format, OutputOption, data_json, hint, table
+from skerry.cli.sandboxes import SandboxArgument
+from skerry.model.errors import Invalid, NotFound
+
+if TYPE_CHECKING:
+    from skerry.sdk import RunningCommand, Skerry
+
+LONGEST_LINE = 120
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(logs)
+    app.command()(ps)
+    app.command()(ports)
+
+
+def ps(sandbox: SandboxArgument = None, output: OutputOption = Format.TEXT) -> None:
+    """List the processes inside."""
+    with client() as server:
+        found = find(server, sandbox).processes()
+    if output is Format.JSON:
+        data_json([one.model_dump(mode="json") for one in found])
+        return
+    rows = [
+        [
+            str(one.pid),
+            str(one.ppid),
+            str(one.uid),
+            one.state,
+            f"{one.cpu_ms / 1000:.1f}",
+            f"{one.memory_bytes / 1e6:.1f}",
+            (" ".join(one.argv) or f"[{one.name}]")[:LONGEST_LINE],
+        ]
+        for one in found
+    ]
+    table(["PID", "PPID", "UID", "STATE", "CPU S", "MB", "COMMAND"], rows)
+
+
+def ports(sandbox: SandboxArgument = None, output: OutputOption = Format.TEXT) -> None:
+    """List the TCP ports that something inside listens on."""
+    with client() as server:
+        found = find(server, sandbox).ports()
+    if output is Format.JSON:
+        data_json([one.model_dump(mode="json") for one in found])
+        return
+    rows = [[str(one.port), one.address, str(one.pid) if one.pid is not None else "-"] for one in found]
+    table(["PORT", "ADDRESS", "PID"], rows)
+
+
+def logs(
+    what: Annotated[
+        str | None, typer.Argument(metavar="[SANDBOX|COMMAND]", help="A command's id (cmd_…), or a sandbox.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as it comes, to its end.")] = False,
+    output: OutputOption = Format.TEXT,
+) -> None:
+    """Show what a command has printed: the one that is named, else the sandbox's startup command.
+
+    Its stdout and stderr go to this program's. What the server has not kept is told on stderr.
+    """
+    from skerry.cli.foreground import as_json, told, writer
+
+    with client() as server:
+        running = _command(server, what)
+        if output is Format.JSON:
+            if follow:
+                raise Invalid("-f has no JSON: leave out -f, or -o json.", field="output")
+            data_json(as_json(running.poll()))
+            return
+        write = {"stdout": writer(1), "stderr": writer(2)}
+        if follow:
+            result = running.wait(on_stdout=write["stdout"], on_stderr=write["stderr"])
+            told(result, result.lost_bytes)
+            return
+        now = running.poll()
+        _so_far(running, now.output_bytes, write)
+
+
+def _so_far(running: "RunningCommand", end: int, write: "dict[str, Callable[[bytes], None]]") -> None:
+    """All output up to `end`, which is there already."""
+    from contextlib import closing
+
+    from skerry.sdk import Lost
+
+    if not end:
+        return
+    with closing(running.events()) as events:
+        for event in events:
+            if isinstance(event, Lost):
+                hint(f"skerry: {event.length} bytes of output are not kept")
+                at = event.offset + event.length
+            else:
+                write[event.stream](event.data)
+                at = event.end
+            if at >= end:
+                return
+
+
+def _command(server: "Skerry", what: str | None) -> "RunningCommand":
+    from skerry.model.ids import is_id
+
+    if what is not None and is_id(what, "cmd"):
+        return server.command(what)
+    box = find(server, what)
+    startup = box.startup.get()
+    if startup.command_id is None:
+        raise NotFound(
+            f"{box.id} has no startup command that has run. The output of another command: skerry logs cmd_…",
+            field="startup",
+        )
+    return box.commands.get(startup.command_id)
