@@ -6,6 +6,7 @@ The first rule is that nobody logs a secret; this is the net under it. By name o
 
 import re
 from collections.abc import Mapping, MutableMapping, Sequence
+from functools import lru_cache
 from typing import Any, cast
 
 GONE = "[redacted]"
@@ -40,8 +41,13 @@ def _shown(match: re.Match[str]) -> str:
     return f"{match['key'] or match['scheme'] or match['address']}{GONE}{'@' if match['address'] else ''}"
 
 
+@lru_cache(maxsize=1024)
+def _is_secret(name: str) -> bool:
+    return re.split(r"[_-]", name.lower())[-1] in _NAMES
+
+
 def _clean(name: str, value: object, depth: int) -> object:
-    if re.split(r"[_-]", name.lower())[-1] in _NAMES and value:
+    if _is_secret(name) and value:
         return GONE
     if isinstance(value, str):
         return clean_text(value)

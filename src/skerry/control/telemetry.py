@@ -42,6 +42,7 @@ class Telemetry:
             buckets=_LATENCY_S,
             registry=registry,
         )
+        self._series: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
         self._creates = Counter(
             "skerry_sandbox_creates", "Sandboxes that were to be made.", ["outcome"], registry=registry
         )
@@ -63,8 +64,12 @@ class Telemetry:
         self._fleet = _Fleet(registry)
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
-        self._requests.labels(method, route, f"{status // 100}xx").inc()
-        self._latency.labels(method, route).observe(seconds)
+        series = self._series.get((method, route, status))
+        if series is None:  # finding them costs more than counting
+            counter = self._requests.labels(method, route, f"{status // 100}xx")
+            series = self._series[method, route, status] = counter, self._latency.labels(method, route)
+        series[0].inc()
+        series[1].observe(seconds)
 
     @asynccontextmanager
     async def create(self) -> AsyncGenerator[None]:
