@@ -202,6 +202,23 @@ def _seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
+def cli_help(server: BenchServer) -> Iterator[Row]:
+    """`skerry --help` and `import skerry`, each a process of its own, beside Python that does nothing."""
+    programs = {
+        "floor": ["-c", ""],
+        "skerry --help": ["-m", "skerry", "--help"],
+        "import skerry": ["-c", "import skerry"],
+    }
+    taken: dict[str, list[float]] = {name: [] for name in programs}
+    for _ in range(20):
+        for name, words in programs.items():
+            run = [sys.executable, *words]
+            taken[name].append(_ms(lambda run=run: subprocess.run(run, stdout=subprocess.DEVNULL, check=True)))
+    floor = taken["floor"]
+    yield row("skerry --help", server.runtime, taken["skerry --help"], "ms", floor=floor, at_most=300)
+    yield row("import skerry", server.runtime, taken["import skerry"], "ms", floor=floor, at_most=150)
+
+
 MEASURES: dict[str, Callable[[BenchServer], Iterator[Row]]] = {
     "cold_create": cold_create,
     "command": command,
@@ -210,4 +227,5 @@ MEASURES: dict[str, Callable[[BenchServer], Iterator[Row]]] = {
     "many_files": many_files,
     "terminal": terminal,
     "memory": memory,
+    "cli_help": cli_help,
 }

@@ -28,7 +28,6 @@ _SERVER_MODULES = (
     "structlog",
     "uvicorn",
     "uvloop",
-    "websockets",
 )
 
 

@@ -15,6 +15,7 @@ from skerry.sdk._sync.startup import Startup
 from skerry.sdk._sync.terminals import Terminal, Terminals
 from skerry.sdk.requests import LEFT_OUT, Left, answer_of, body_of, request_of
 from skerry.sdk.results import CommandResult
+from skerry.wire.metrics import MetricsView
 from skerry.wire.processes import PortList, PortView, ProcessList, ProcessView
 from skerry.wire.sandboxes import ChangeSandbox, SandboxView, SetEnv
 from skerry.wire.shells import SessionList, SessionView
@@ -150,6 +151,21 @@ class Sandbox:
     def ports(self) -> list[PortView]:
         """The TCP ports that something inside listens on."""
         return answer_of(PortList, self._http.call("GET", f"{self._path}/ports")).data
+
+    def metrics(
+        self, *, since: datetime | None = None, until: datetime | None = None, step_s: int | None = None
+    ) -> MetricsView:
+        """What it uses now and has used: each 10 s for the last hour, each 2 min for the last day.
+
+        Args:
+            step_s: The last sample of each so many seconds only.
+        """
+        params = {
+            "since": None if since is None else since.isoformat(),
+            "until": None if until is None else until.isoformat(),
+            "step_seconds": step_s,
+        }
+        return answer_of(MetricsView, self._http.call("GET", f"{self._path}/metrics", params=params))
 
     def destroy(self) -> None:
         """End it and delete its files, for good. Safe to call twice."""
