@@ -2,6 +2,7 @@
 
 import json
 import socket
+from collections.abc import Iterator
 
 import httpx2
 import pytest
@@ -234,15 +235,23 @@ def test_an_oversized_body_is_refused_by_its_length_alone(server: Server) -> Non
     assert b'"too_large"' in answer
 
 
-def test_an_oversized_body_without_a_length_is_refused_while_it_comes(http: httpx2.Client) -> None:
-    def endless() -> object:
-        yield b'{"name": "'
-        for _ in range(34):
-            yield b"x" * 1024 * 1024
-        yield b'"}'
+def endless() -> Iterator[bytes]:
+    yield b'{"name": "'
+    for _ in range(34):
+        yield b"x" * 1024 * 1024
+    yield b'"}'
 
+
+def test_an_oversized_body_without_a_length_is_refused_while_it_comes(http: httpx2.Client) -> None:
     answer = http.post("/v1/sandboxes", content=endless(), headers={"Content-Type": "application/json"})
     refused(answer, 413, "too_large")
+
+
+def test_a_route_of_json_is_bounded_whatever_its_last_part_is_called(http: httpx2.Client) -> None:
+    answer = http.patch("/v1/sandboxes/stdin", content=endless(), headers={"Content-Type": "application/json"})
+    refused(answer, 413, "too_large")
+    answer = http.patch("/v1/sandboxes/stdin", content=b"x", headers={"Content-Type": "text/plain"})
+    refused(answer, 415, "unsupported_media_type")
 
 
 @pytest.mark.parametrize(
@@ -280,6 +289,7 @@ def test_a_misspelled_parameter_is_refused(http: httpx2.Client) -> None:
         (f"before={SANDBOX}", "before"),
         ("status=busy", "status"),
         ("metadata==x", "metadata"),
+        ("&".join(f"metadata=k{i}" for i in range(1100)), "metadata"),
     ],
 )
 def test_a_wrong_filter_is_refused(http: httpx2.Client, query: str, field: str) -> None:

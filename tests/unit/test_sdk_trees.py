@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import tarfile
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import pairwise
@@ -32,6 +33,11 @@ def entry(name: str | bytes, kind: bytes = tarfile.REGTYPE, data: bytes = b"", *
     for key, value in more.items():
         setattr(info, key, value)
     return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape") + data + bytes(-len(data) % 512)
+
+
+def extended(records: dict[str, str]) -> bytes:
+    """An extended header with no entry behind it."""
+    return entry("x", pax_headers=records)[:-512]
 
 
 def unpack(content: bytes, root: Path, *, max_entries: int = MAX_ENTRIES, max_bytes: int = MAX_BYTES) -> Transfer:
@@ -156,8 +162,10 @@ def test_an_archive_is_bounded(tmp_path: Path, outside: Path) -> None:
         entry("x", pax_headers={"size": "-5"}),
         entry("x", pax_headers={"mtime": "nan"}),
         entry("x", pax_headers={"comment": "y" * (2 << 20)}),
+        b"".join(extended({f"k{number}": "y" * 1_000_000}) for number in range(8)) + entry("x") + END,
+        extended({"a": "b"}).replace(b"6 a=b", b"0 a=b") + entry("x") + END,
     ],
-    ids=range(9),
+    ids=range(11),
 )
 def test_what_is_no_whole_archive_is_told_and_leaves_no_half_file(
     content: bytes, tmp_path: Path, outside: Path
@@ -165,6 +173,24 @@ def test_what_is_no_whole_archive_is_told_and_leaves_no_half_file(
     with pytest.raises(ProtocolError):
         unpack(content, tmp_path / "in")
     assert {path.name for path in (tmp_path / "in").iterdir()} <= {"no end"}
+
+
+def test_an_extended_header_of_many_records_is_read_in_time_that_grows_with_it_alone(tmp_path: Path) -> None:
+    def seconds(count: int) -> float:
+        content = extended({f"{number:06}": "" for number in range(count)}) + entry("x") + END
+        begun = time.process_time()
+        unpack(content, tmp_path / "in")
+        return time.process_time() - begun
+
+    seconds(100)
+    assert seconds(64_000) < 16 * 3 * max(seconds(4_000), 0.005)
+
+
+@pytest.mark.parametrize("count", ["1e999", "-5", '"many"', "9" * 5000, "null"])
+def test_a_nonsensical_word_about_what_was_left_out_is_no_error(count: str, tmp_path: Path) -> None:
+    told = f'{{"skipped":[{{"path":"p","reason":"r"}}],"skipped_count":{count}}}'
+    root = entry("./", tarfile.DIRTYPE, pax_headers={"SKERRY.skipped": told})
+    assert unpack(root + END, tmp_path / "in").skipped_count == 1
 
 
 @given(st.binary(max_size=3000), st.integers(0, 3000))

@@ -4,6 +4,7 @@ A plain ASGI callable, since it stands in the path of every request.
 """
 
 import asyncio
+import re
 from collections.abc import Iterable
 
 from starlette.exceptions import HTTPException
@@ -24,8 +25,10 @@ ACCOUNT = "skerry.account"  # None: whoever holds the token for /metrics, which 
 JSON_LIMIT = 32 * 1024 * 1024
 FILES_LIMIT = 96 * 1024 * 1024
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
-_BYTES = ("/files/raw", "/files/tar", "/stdin")  # bodies that are no JSON; their routes bound them
-_FILES = ("/files", "/files/batch")  # file contents in JSON
+# Whole paths, since a client chooses ids: `/v1/sandboxes/stdin` is a route of JSON.
+# Bodies that are no JSON; their routes bound them.
+_BYTES = re.compile(r"/v1/sandboxes/[^/]+/files/(?:raw|tar)|/v1/commands/[^/]+/stdin")
+_FILES = re.compile(r"/v1/sandboxes/[^/]+/files(?:/batch)?")  # file contents in JSON
 
 
 class Gate:
@@ -44,8 +47,8 @@ class Gate:
         except SkerryError as error:
             await errors.render(error)(scope, receive, send)
             return
-        if scope["type"] == "http" and scope["method"] in _WITH_BODY and not scope["path"].endswith(_BYTES):
-            limit = FILES_LIMIT if scope["path"].endswith(_FILES) else JSON_LIMIT
+        if scope["type"] == "http" and scope["method"] in _WITH_BODY and not _BYTES.fullmatch(scope["path"]):
+            limit = FILES_LIMIT if _FILES.fullmatch(scope["path"]) else JSON_LIMIT
             refusal = _refusal(scope["headers"], limit)
             if refusal is not None:
                 await refusal(scope, receive, send)

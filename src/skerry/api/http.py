@@ -5,20 +5,26 @@ API's work. Here a piece that nothing waits in front of is handed on as it is.
 
 uvicorn keeps a connection whose request was answered early, and takes the rest of the body, however long. Here such
 an answer says `Connection: close`; what still comes is dropped for a moment, so that the client, which may only look
-for it when it has sent all or cannot send any more, finds it before the connection is cut. Parsing and limits are
-uvicorn's.
+for it when it has sent all or cannot send any more, finds it before the connection is cut.
+
+uvicorn takes a head of any length, and waits for one for ever, before anybody has said who they are. Here both have an
+end. Parsing is uvicorn's.
 """
 
+import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 LINGER_S = 2.0
 # A rest of a body up to this is cheaper to take than a new connection.
 SMALL_REST = 65_536
+HEAD_BYTES = 65_536  # of a request's line and headers; counted by what is received at once, so some more pass
+HEAD_WITHIN_S = 20.0  # from the first byte, or from the connection's beginning, to the head's end
 
 
 @dataclass(slots=True)
@@ -36,15 +42,56 @@ class _Upload:
 class HttpProtocol(HttpToolsProtocol):
     """For `uvicorn.Config(http=…)`. Bound to the pinned uvicorn: it fills what its cycle's `receive` takes."""
 
+    head_within_s = HEAD_WITHIN_S
+
     _upload: _Upload | None = None  # the request that is being received, if its body is not a small one
     _ending = False  # the last answer of this connection is out
     _stopping = False  # the server is
+    _upgraded = False  # a WebSocket has it
+    _in_head = True  # what comes next belongs to a head
+    _heads = 0  # complete ones
+    _head_bytes = 0  # of the one that has not ended
+    _patience: asyncio.TimerHandle | None = None  # while no request is being answered
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._patience = self.loop.call_later(self.head_within_s, self._too_slow)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._be_patient()
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if not self._ending:
-            super().data_received(data)
+        if self._ending:
+            return
+        heads = self._heads
+        super().data_received(data)
+        if self._heads != heads:
+            self._head_bytes = 0
+        elif self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES:
+                self._refuse(431, f"The request's line and headers are longer than {HEAD_BYTES} bytes.")
+        # Also where an answered request's body goes on: uvicorn has no deadline any more once something comes.
+        if self._patience is None and self._is_idle():
+            self._patience = self.loop.call_later(self.head_within_s, self._too_slow)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head = True
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._in_head = True
+
+    def handle_websocket_upgrade(self) -> None:
+        self._upgraded = True
+        super().handle_websocket_upgrade()
 
     def on_headers_complete(self) -> None:
+        self._heads += 1
+        self._in_head = False
+        self._be_patient()
         before = self.cycle
         super().on_headers_complete()
         self._upload = None
@@ -92,6 +139,33 @@ class HttpProtocol(HttpToolsProtocol):
     def shutdown(self) -> None:
         self._stopping = True
         super().shutdown()
+
+    def _is_idle(self) -> bool:
+        """Nobody works on a request of this connection."""
+        cycle = cast(RequestResponseCycle | None, self.cycle)  # None until the first, whatever its type says
+        return not self._upgraded and (cycle is None or cycle.response_complete)
+
+    def _be_patient(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    def _too_slow(self) -> None:
+        self._patience = None
+        if self._is_idle():
+            self._refuse(408, f"No request was complete within {self.head_within_s:g} s.")
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answer what is no request yet, and end the connection."""
+        self._ending = True
+        if self.transport.is_closing():
+            return
+        if self._head_bytes and self._is_idle():  # else it would be taken for another request's answer
+            code = "too_large" if status == 431 else "timeout"
+            body = json.dumps({"error": {"code": code, "message": message}}).encode()
+            kind = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+            self.transport.write(STATUS_LINE[status] + kind + body)
+        self.transport.close()
 
     def _watched(self, upload: _Upload, send: Callable[[Any], Awaitable[None]]) -> Callable[[Any], Awaitable[None]]:
         """`send` for an answer that may come before the body has been received."""

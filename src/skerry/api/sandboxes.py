@@ -24,6 +24,7 @@ _DOCUMENT_DEPTH = 32  # far below what reading it back can take
 _STATES: Mapping[str, State] = {"ready": State.RUNNING, "active": State.RUNNING} | {
     state.value: state for state in State if state is not State.RUNNING
 }
+_MOST_FILTERS = 64  # each one is a part of the query
 _NOT_YET = ("restore_from", "snapshot_id", "capabilities")
 
 Statuses = Annotated[list[str] | None, Query(description="Only these statuses; left out: all but `destroyed`.")]
@@ -167,4 +168,6 @@ def _filters(metadata: list[str] | None) -> dict[str, str | None]:
         if not key:
             raise Invalid("A metadata filter has the form 'key=value' or 'key'.", field="metadata")
         wanted[key] = value if separator else wanted.get(key)
+    if len(wanted) > _MOST_FILTERS:
+        raise Invalid(f"One call takes {_MOST_FILTERS} metadata filters at most.", field="metadata")
     return wanted

@@ -20,6 +20,7 @@ from skerry.cli import (
     sandboxes,
     templates,
 )
+from skerry.cli.interrupts import ENDING
 from skerry.cli.output import Format, ReaderGone, failure, hint, local_failure
 
 FAULT = 70  # EX_SOFTWARE
@@ -66,7 +67,7 @@ def main() -> None:
     """Run the command line; never shows a traceback for an error of ours."""
     from skerry.model.errors import SkerryError
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in ENDING:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)  # each as Ctrl-C: what was begun is put away
     if isinstance(sys.stdout, io.TextIOWrapper):  # what a terminal cannot show is no reason to fail
@@ -76,6 +77,8 @@ def main() -> None:
         try:
             app(prog_name="skerry")
         finally:
+            for number in ENDING:  # all is put away: from here on there is nothing to interrupt
+                signal.signal(number, signal.SIG_IGN)
             sys.stdout.flush()
     except SkerryError as error:
         failure(error, _form(sys.argv))

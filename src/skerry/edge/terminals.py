@@ -21,6 +21,7 @@ from skerry.wire.terminals import Control
 
 NORMAL, POLICY, TRY_AGAIN, SANDBOX_GONE = 1000, 1008, 1013, 4410
 _QUEUE_BYTES = 1_048_576  # of input that waits for the command
+_EACH_BYTES = 128  # what a message costs beside its own bytes: without it, small ones would pile up
 _PIECE = 65_536  # what waits is passed on in pieces of this at most
 _LONGEST_REASON = 120
 
@@ -129,7 +130,7 @@ class _Pump:
             self._changed.clear()
             await self._changed.wait()
         self._queue.append(data)
-        self._queued += len(data)
+        self._queued += len(data) + _EACH_BYTES
         self._changed.set()
 
     async def feed(self) -> Ending | None:
@@ -149,12 +150,14 @@ class _Pump:
 
     def _take(self) -> bytes:
         """What waits, keystrokes together: while one is on its way inside, the next ones gather."""
-        taken = self._queue.popleft()
-        while taken and self._queue and self._queue[0] and len(taken) + len(self._queue[0]) <= _PIECE:
-            taken += self._queue.popleft()
-        self._queued -= len(taken)
+        pieces = [self._queue.popleft()]
+        size = len(pieces[0])
+        while pieces[0] and self._queue and self._queue[0] and size + len(self._queue[0]) <= _PIECE:
+            pieces.append(self._queue.popleft())
+            size += len(pieces[-1])
+        self._queued -= size + len(pieces) * _EACH_BYTES
         self._changed.set()
-        return taken
+        return b"".join(pieces)
 
 
 def _broken(error: SkerryError) -> Ending:

@@ -12,7 +12,7 @@ from skerry.model.errors import ProtocolError
 BLOCK = 512
 END = bytes(2 * BLOCK)
 FILE, HARD_LINK, SYMLINK, DIRECTORY, SPARSE = b"0", b"1", b"2", b"5", b"S"
-MAX_META = 1 << 20  # of one extended header
+MAX_META = 2 << 20  # of all extended headers before one entry
 _PAX, _PAX_GLOBAL, _LONG_NAME, _LONG_LINK = b"x", b"g", b"L", b"K"
 _EMPTY_KINDS = frozenset(b"123456"[i : i + 1] for i in range(6))  # whatever size they state, no content follows
 _MOST_PLAIN = 8**11  # what eleven octal digits cannot say
@@ -118,16 +118,21 @@ class Decoder:
 
     def _run(self) -> Generator[None, None, None]:
         pax: dict[bytes, bytes] = {}
+        told = 0  # bytes of extended headers before this entry
         while True:
             block = yield from self._take(BLOCK)
             if not any(block):
                 break
             kind, size = _kind(block), _number(block[124:136])
             if kind in (_PAX, _PAX_GLOBAL, _LONG_NAME, _LONG_LINK):
-                pax.update(_extended(kind, (yield from self._meta(size))))
+                told += size
+                if told > MAX_META:
+                    raise ProtocolError(f"The archive has {told} bytes of extended headers for one entry.")
+                body = yield from self._take(size + len(padding(size)))
+                pax.update(_extended(kind, body[:size]))
                 continue
             entry = _entry(block, kind, size, pax)
-            pax = {}
+            pax, told = {}, 0
             extended = kind == SPARSE and block[482]
             while extended:
                 extended = (yield from self._take(BLOCK))[504]
@@ -144,11 +149,6 @@ class Decoder:
         taken = bytes(self._held[:count])
         del self._held[:count]
         return taken
-
-    def _meta(self, size: int) -> Generator[None, None, bytes]:
-        if size > MAX_META:
-            raise ProtocolError(f"The archive has an extended header of {size} bytes.")
-        return (yield from self._take(size + len(padding(size))))[:size]
 
     def _content(self, size: int) -> Generator[None, None, None]:
         left = size
@@ -197,14 +197,15 @@ def _extended(kind: bytes, body: bytes) -> dict[bytes, bytes]:
     if kind == _LONG_LINK:
         return {b"linkpath": _text(body)}
     records: dict[bytes, bytes] = {}
-    while body:
-        stated, space, _ = body[:24].partition(b" ")
-        length = _decimal(stated)
-        key, equals, value = body[len(stated) + 1 : length].partition(b"=")
-        if not space or length > len(body) or not equals or not value.endswith(b"\n"):
+    at = 0
+    while at < len(body):
+        stated, space, _ = body[at : at + 24].partition(b" ")
+        end = at + _decimal(stated)
+        key, equals, value = body[at + len(stated) + 1 : end].partition(b"=")
+        if not space or end > len(body) or not equals or not value.endswith(b"\n"):
             raise ProtocolError("The archive has a damaged extended header.")
         records[key] = value[:-1]
-        body = body[length:]
+        at = end
     return records
 
 

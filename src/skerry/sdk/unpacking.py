@@ -133,6 +133,6 @@ def _left_behind(record: bytes | None) -> tuple[list[Skipped], int]:
     try:
         told: Any = json.loads(record)
         skipped = [Skipped(str(one["path"]), str(one["reason"])) for one in cast(list[Any], told["skipped"])]
-        return skipped[:MAX_TOLD], int(told["skipped_count"])
-    except (ValueError, TypeError, KeyError, RecursionError):
+        return skipped[:MAX_TOLD], max(len(skipped), int(told["skipped_count"]))
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return [], 1

@@ -5,7 +5,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any
 
-from skerry.model.errors import NotFound
+from skerry.model.errors import Invalid, NotFound
 from skerry.sdk._sync.commands import Commands
 from skerry.sdk._sync.files import Files
 from skerry.sdk._sync.git import Git
@@ -155,16 +155,16 @@ class Sandbox:
     def metrics(
         self, *, since: datetime | None = None, until: datetime | None = None, step_s: int | None = None
     ) -> MetricsView:
-        """What it uses now and has used: each 10 s for the last hour, each 2 min for the last day.
+        """What it uses now, and what it used: each 10 s for the last hour, each 2 min for the last day.
 
         Args:
-            step_s: The last sample of each so many seconds only.
+            since, until: Bounds of the history, with their zones.
+            step_s: One sample for each so many seconds.
+
+        Raises:
+            Invalid: A time is without its zone.
         """
-        params = {
-            "since": None if since is None else since.isoformat(),
-            "until": None if until is None else until.isoformat(),
-            "step_seconds": step_s,
-        }
+        params = {"since": _moment("since", since), "until": _moment("until", until), "step_seconds": step_s}
         return answer_of(MetricsView, self._http.call("GET", f"{self._path}/metrics", params=params))
 
     def destroy(self) -> None:
@@ -181,3 +181,9 @@ class Sandbox:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.destroy()
+
+
+def _moment(name: str, at: datetime | None) -> str | None:
+    if at is not None and at.tzinfo is None:
+        raise Invalid(f"'{name}' is a time without its zone.", field=name)
+    return None if at is None else at.isoformat()

@@ -1,0 +1,137 @@
+"""What an unknown client can hold of the server before it has said who it is: little, and not for long."""
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+
+import httpx2
+import pytest
+import uvicorn
+from websockets.asyncio.client import connect
+
+from skerry.api.http import HEAD_BYTES, HttpProtocol
+from skerry.api.websocket import WebSocketProtocol
+
+from .conftest import Server
+
+WITHIN_S = 0.3
+SOON_S = 10.0
+MOST_SENT = 64 << 20  # far more than any buffer on the way
+
+
+class Impatient(HttpProtocol):
+    head_within_s = WITHIN_S
+
+
+@asynccontextmanager
+async def served() -> AsyncGenerator[int]:
+    """The port of a server that answers 204, and echoes on WebSockets."""
+
+    async def app(scope: dict[str, str], receive: object, send: object) -> None:
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 204})  # type: ignore[operator]
+            await send({"type": "http.response.body"})  # type: ignore[operator]
+            return
+        await receive()  # type: ignore[operator]
+        await send({"type": "websocket.accept"})  # type: ignore[operator]
+        while (message := await receive())["type"] == "websocket.receive":  # type: ignore[operator]
+            await send({"type": "websocket.send", "text": message["text"]})  # type: ignore[operator]
+
+    settings = uvicorn.Config(
+        app,  # type: ignore[arg-type]
+        port=0,
+        lifespan="off",
+        log_level="error",
+        http=Impatient,
+        ws=WebSocketProtocol,
+        timeout_graceful_shutdown=1,
+    )
+    server = uvicorn.Server(settings)
+    serving = asyncio.ensure_future(server.serve())
+    while not server.started:  # noqa: ASYNC110 (uvicorn offers no event)
+        await asyncio.sleep(0.005)
+    try:
+        yield server.servers[0].sockets[0].getsockname()[1]
+    finally:
+        server.should_exit = True
+        await serving
+
+
+@pytest.mark.parametrize(
+    ("head", "more"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\n", b"X-More: 0123456789\r\n" * 1000),
+        (b"GET / HTTP/1.1\r\nX-Long: ", b"0123456789" * 2000),
+        (b"GET /", b"0123456789" * 2000),
+        (b"", b"\r\n" * 10_000),
+    ],
+    ids=["many headers", "a long header", "a long address", "empty lines"],
+)
+def test_a_head_without_end_is_cut_off(server: Server, head: bytes, more: bytes) -> None:
+    host, port = server.url.removeprefix("http://").split(":")
+    sent = 0
+    # The error of sending is how it is seen that the other end has closed.
+    with socket.create_connection((host, int(port)), timeout=SOON_S) as raw, suppress(OSError):
+        raw.sendall(head)
+        while sent < MOST_SENT:
+            raw.sendall(more)
+            sent += len(more)
+    assert sent < MOST_SENT
+
+
+def test_a_head_that_is_too_long_is_answered(server: Server) -> None:
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=SOON_S) as raw:
+        raw.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * (HEAD_BYTES + 1))
+        answer = b""
+        while more := raw.recv(65_536):
+            answer += more
+    assert answer.startswith(b"HTTP/1.1 431 ")
+    assert b'"too_large"' in answer
+
+
+def test_long_heads_that_end_are_taken_on_one_connection(http: httpx2.Client) -> None:
+    for _ in range(3):
+        assert http.get("/v1/me", headers={"X-Long": "x" * (HEAD_BYTES // 2)}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\nGET / HTTP/1.1\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 60000\r\n\r\n",
+    ],
+    ids=["nothing", "half a head", "half a second head", "a body that nobody asked for"],
+)
+async def test_a_client_that_only_trickles_is_cut_off(begun: bytes) -> None:
+    async with served() as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(begun)
+        cut = asyncio.ensure_future(reader.read())
+        since = time.monotonic()
+        with suppress(OSError):
+            while not cut.done() and time.monotonic() - since < SOON_S:
+                if begun:
+                    writer.write(b"x")
+                await asyncio.wait([cut], timeout=WITHIN_S / 5)
+        assert cut.done()
+        with suppress(OSError):
+            await cut
+        writer.close()
+
+
+async def test_an_open_websocket_and_a_connection_in_use_are_no_trickle() -> None:
+    async with served() as port, connect(f"ws://127.0.0.1:{port}", compression=None, ping_interval=None) as socket:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        until = time.monotonic() + 3 * WITHIN_S
+        while time.monotonic() < until:
+            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 204")
+            await asyncio.sleep(WITHIN_S / 3)
+        await socket.send("still there")
+        assert await socket.recv() == "still there"
+        writer.close()
