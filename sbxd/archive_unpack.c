@@ -314,7 +314,7 @@ static bool read_map(void) { /* of the old sparse format: more blocks before the
 
 static bool take_entry(void) {
     int64_t size = tar_has_data(&u.entry) ? u.entry.size : 0;
-    if (size > INT64_MAX - TAR_BLOCK || size > u.order->max_bytes - u.bytes) return fail("limit", 0, "its files are larger than what may be unpacked at once");
+    if (size > u.order->max_bytes - u.bytes) return fail("limit", 0, "its files are larger than what may be unpacked at once");
     if (++u.made > u.order->max_entries) return too_many();
     if (!read_map()) return false;
     u.left = size;

@@ -75,7 +75,7 @@ enum tar_state tar_read(const uint8_t block[TAR_BLOCK], struct tar_entry *e) {
     e->gid = (uint32_t)gid;
     if (!e->has_size) e->size = size;
     if (!e->has_mtime) e->mtime_s = mtime;
-    if (e->size < 0) return TAR_BROKEN;
+    if (e->size < 0 || e->size > INT64_MAX - TAR_BLOCK) return TAR_BROKEN; /* with its padding it is a number still */
     if (e->type == TAR_SPARSE) e->sparse = true;
     e->continued = e->type == TAR_SPARSE && block[SPARSE_CONTINUED];
     read_names(block, e);

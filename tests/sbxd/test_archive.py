@@ -393,6 +393,25 @@ def test_a_terabyte_in_a_header_is_bounded(client: Client, into: Path) -> None:
     assert names_below(into) == set()
 
 
+def with_size(header: bytes, size: int) -> bytes:
+    """The header with another size, in base 256 as GNU writes large ones, and the sum that fits."""
+    block = bytearray(header[:512])
+    block[124:136] = b"\x80" + size.to_bytes(11, "big")
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    return bytes(block)
+
+
+@pytest.mark.parametrize("kind", [b"g", b"x", b"L", b"0", b"V"])
+@pytest.mark.parametrize("size", [2**63 - 1, 2**63 - 511, 2**63 - 512])
+def test_a_size_near_the_largest_number_is_refused_or_cut_off(
+    client: Client, into: Path, daemon: Any, kind: bytes, size: int
+) -> None:
+    result = unpack(client, into, with_size(entry("x", kind), size), b"y" * 4096)
+    assert result.closed["error"]["code"] in ("invalid", "limit")
+    assert names_below(into) == set()
+
+
 def test_extended_headers_are_bounded(client: Client, into: Path) -> None:
     assert unpack(client, into, entry("x", tarfile.XHDTYPE, size=2 << 20)[:512] + bytes(4 << 20)).code == "invalid"
     assert unpack(client, into, entry("x", tarfile.XHDTYPE, b"99 path=x\n")).code == "invalid"

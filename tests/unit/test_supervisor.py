@@ -2,13 +2,14 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from unit.node_fakes import FakeImages, FakeLayers, FakeNetwork, FakeRuntime, Faults, hello, honest
+from unit.node_fakes import FakeImages, FakeLayers, FakeNetwork, FakeRuntime, Faults, answer, hello, honest
 
 from skerry.guest import frames
 from skerry.guest.frames import FrameType
@@ -244,6 +245,44 @@ async def test_a_channel_that_breaks_is_opened_anew(host: Host, monkeypatch: pyt
         await until(again)
         assert isinstance((await host.run(node, wanted.id))[-1], Exit)
         assert node.list()[0].running
+
+
+async def boaster(channel: socket.socket, secured: bool) -> None:
+    """Greets, and whenever it is asked tells of commands that nobody started, each of which prints."""
+    loop = asyncio.get_running_loop()
+    decoder = frames.Decoder()
+
+    def told(frame: frames.Frame) -> bytes:
+        ask = frames.decode_json(frame.payload) if frame.type == FrameType.OPEN else {}
+        if ask.get("op") == "commands":
+            made = [{"id": new_command_id(), "pid": 7, "running": True, "acked": 0, "offset": 3} for _ in range(40)]
+            return frames.encode(FrameType.CLOSE, frame.stream, frames.encode_json({"commands": made}))
+        if ask.get("op") == "attach":
+            attached = frames.encode_json({"event": "attached", "pid": 7, "from": 0, "running": True})
+            return frames.encode(FrameType.EVENT, frame.stream, attached) + frames.encode(
+                FrameType.DATA, frame.stream, b"hi\n", 1
+            )
+        return answer(frame)
+
+    with suppress(OSError):
+        await hello(channel, secured)
+        while data := await loop.sock_recv(channel, 65_536):
+            for frame in decoder.feed(data):
+                await loop.sock_sendall(channel, told(frame))
+
+
+async def test_commands_that_nobody_started_fill_no_disk_however_often_they_are_told(host: Host) -> None:
+    host.runtime.greet = boaster
+    async with host.node() as node:
+        wanted = spec(limits=Limits(processes=64))
+        await node.create(wanted)
+        for _ in range(6):
+            first = node.inside(wanted.id)[0]
+            host.runtime.hang_up(wanted.id)
+            await until(lambda first=first: reachable(node, wanted.id) and node.inside(wanted.id)[0] is not first)
+        await until(lambda: all(writer.end for writer in host.spool.live_of(wanted.id).values()))
+        assert 40 <= len(list((host.home / "spool").iterdir())) <= 64
+        assert isinstance((await host.run(node, wanted.id))[-1], Exit)
 
 
 async def test_a_sandbox_that_cannot_be_reached_any_more_is_given_up(host: Host) -> None:

@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import cast
 
 import structlog
@@ -28,6 +28,21 @@ OOM_WINDOW_S = 0.3
 KILLED_BELOW = 1
 
 log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Strangers:
+    """Commands of a sandbox that its sbxd tells of and that this process has not started: `most` may still be taken.
+
+    Those of an earlier node process are such. But whoever owns sbxd may list any number at each reconnect, and what
+    each prints is kept on the host's disk. Every command is a process: there were never more than it may have.
+    """
+
+    most: int
+
+    def admit(self) -> bool:
+        self.most -= 1
+        return self.most >= 0
 
 
 class Runner:
@@ -91,7 +106,7 @@ class Runner:
         started.set_result(None)
         await self._pump(spec.id, writer)
 
-    async def resume(self, group: asyncio.TaskGroup) -> None:
+    async def resume(self, group: asyncio.TaskGroup, strangers: Strangers) -> None:
         """After a reconnect: go on with every command that sbxd has, from where its spool ends."""
         self._oom_seen = await self._oom_kills()
         inside = {command.id for command in await self._guest.commands()}
@@ -99,6 +114,8 @@ class Runner:
             live = self._spool.live(command_id)
             if live is None and self._ended(command_id):
                 await self._guest.forget(command_id)
+                continue
+            if live is None and not strangers.admit():
                 continue
             with suppress(Invalid):  # an id that is none of ours: whoever owns sbxd may list anything
                 writer = self._spool.start(self._sandbox_id, command_id)

@@ -32,7 +32,7 @@ from skerry.model.ids import SandboxId, is_id
 from skerry.model.lifecycle import Cause
 from skerry.model.sandbox import Observed, Placement, SandboxSpec
 from skerry.node import steps
-from skerry.node.commands import Runner, end_all, end_orphans, take_up
+from skerry.node.commands import Runner, Strangers, end_all, end_orphans, take_up
 from skerry.node.deaths import Deaths
 from skerry.node.exits import Exits
 from skerry.node.parts import Parts
@@ -60,6 +60,7 @@ class _Held:
     unwanted: bool = False  # a destroy waits for the lock
     guest: SbxdGuest | None = None
     runner: Runner | None = None
+    strangers: Strangers | None = None
 
 
 class Supervisor:
@@ -266,7 +267,8 @@ class Supervisor:
         async def attempt() -> Connection:
             connection = await steps.reconnect(self._parts, record)
             try:
-                await self._link(held, record, connection).resume(self._group)
+                held.strangers = held.strangers or Strangers(record.spec.limits.processes)
+                await self._link(held, record, connection).resume(self._group, held.strangers)
             except BaseException:
                 held.guest = held.runner = None
                 raise
