@@ -3,6 +3,7 @@
 import base64
 import io
 import os
+import statistics
 import subprocess
 import sys
 import tarfile
@@ -89,15 +90,31 @@ def transfer(server: BenchServer) -> Iterator[Row]:
 
 
 def many_files(server: BenchServer) -> Iterator[Row]:
-    """500 files of 4 KB in one call: as a tar stream, and as JSON, which the server makes a tar stream of."""
+    """500 files of 4 KB in one call: by the client, as a bare tar stream, and as JSON, which becomes one."""
     contents = {f"d{number % 10}/{number}": os.urandom(4096) for number in range(500)}
     tree = _tar(contents)
     files = [{"path": path, "content_base64": base64.b64encode(data).decode()} for path, data in contents.items()]
     with server.client() as client, client.create(TEMPLATE) as sandbox, _speaking(server, sandbox) as http:
+        ours = [_ms(lambda: sandbox.files.write_many(contents)) for _ in range(15)]
         as_tar = [_ms(lambda: _put(http, "files/tar", 500, content=tree)) for _ in range(15)]
         as_json = [_ms(lambda: _put(http, "files/batch", 500, json={"files": files})) for _ in range(15)]
+    yield row("500 × 4 KB in one call (client)", server.runtime, ours, "ms", at_most=150)
     yield row("500 × 4 KB in one call (tar)", server.runtime, as_tar, "ms", at_most=150)
     yield row("500 × 4 KB in one call (JSON)", server.runtime, as_json, "ms", at_most=150)
+
+
+def imports(server: BenchServer) -> Iterator[Row]:
+    """`import skerry` in a fresh Python, and the client with all that it needs, above a Python that imports nothing."""
+    plain = [_ms(lambda: _python("pass")) for _ in range(9)]
+    bare = statistics.median(plain)
+    light = [max(0.0, _ms(lambda: _python("import skerry")) - bare) for _ in range(9)]
+    client = [max(0.0, _ms(lambda: _python("from skerry import Skerry")) - bare) for _ in range(9)]
+    yield row("import skerry", server.runtime, light, "ms", at_most=150)
+    yield row("from skerry import Skerry", server.runtime, client, "ms")
+
+
+def _python(program: str) -> None:
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def _tar(contents: dict[str, bytes]) -> bytes:
@@ -202,12 +219,31 @@ def _seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
+def cli_help(server: BenchServer) -> Iterator[Row]:
+    """`skerry --help` and `import skerry`, each a process of its own, beside Python that does nothing."""
+    programs = {
+        "floor": ["-c", ""],
+        "skerry --help": ["-m", "skerry", "--help"],
+        "import skerry": ["-c", "import skerry"],
+    }
+    taken: dict[str, list[float]] = {name: [] for name in programs}
+    for _ in range(20):
+        for name, words in programs.items():
+            run = [sys.executable, *words]
+            taken[name].append(_ms(lambda run=run: subprocess.run(run, stdout=subprocess.DEVNULL, check=True)))
+    floor = taken["floor"]
+    yield row("skerry --help", server.runtime, taken["skerry --help"], "ms", floor=floor, at_most=300)
+    yield row("import skerry", server.runtime, taken["import skerry"], "ms", floor=floor, at_most=150)
+
+
 MEASURES: dict[str, Callable[[BenchServer], Iterator[Row]]] = {
     "cold_create": cold_create,
     "command": command,
     "get_rate": get_rate,
     "transfer": transfer,
     "many_files": many_files,
+    "import": imports,
     "terminal": terminal,
     "memory": memory,
+    "cli_help": cli_help,
 }

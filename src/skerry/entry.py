@@ -17,7 +17,15 @@ def main() -> None:
     _find_programs()
     from skerry.cli.main import main as run
 
-    run()
+    try:
+        run()
+    except KeyboardInterrupt:
+        os._exit(128 + signal.SIGINT)  # between two handlers of its own: there is nothing to put away
+    finally:
+        # What is left is Python's own end, which would show a traceback.
+        for number in _ENDING:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, _leave)
 
 
 def _leave(number: int, frame: object) -> None:

@@ -22,7 +22,7 @@ def test_the_python_of_a_page_runs(page: Path, server: Server, tmp_path: Path) -
         [sys.executable, "-W", "error", "-c", blocks(page, "python")],
         capture_output=True,
         text=True,
-        env=server.environ,
+        env={**server.environ, "XDG_CONFIG_HOME": str(tmp_path / "config")},
         cwd=tmp_path,
         timeout=120,
     )
@@ -37,7 +37,7 @@ def test_the_shell_of_a_page_runs(page: Path, server: Server, tmp_path: Path) ->
         ["bash", "-euo", "pipefail", "-c", blocks(page, "sh")],
         capture_output=True,
         text=True,
-        env=server.environ,
+        env={**server.environ, "XDG_CONFIG_HOME": str(tmp_path / "config")},
         cwd=tmp_path,
         timeout=120,
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from acceptance.marks import on_both
-from acceptance.servers import Server, eventually
+from acceptance.servers import ROOT, Server, eventually
 
 from skerry import GuestError, Sandbox, Skerry
 
@@ -59,9 +59,12 @@ def test_a_git_work_tree_goes_up_and_comes_down_clean(sandbox: Sandbox, tmp_path
 @on_both
 def test_500_files_of_4_kb_go_up_in_one_call(sandbox: Sandbox) -> None:
     files = {f"d{n % 10}/{n}": os.urandom(4096) for n in range(500)}
-    begin = time.perf_counter()
-    assert sandbox.files.write_many(files).count == 500
-    print(f"500 × 4 KB in one call: {(time.perf_counter() - begin) * 1000:.0f} ms")
+    took: list[float] = []
+    for _ in range(5):
+        begin = time.perf_counter()
+        assert sandbox.files.write_many(files).count == 500
+        took.append(time.perf_counter() - begin)
+    print(f"500 × 4 KB in one call: {sorted(took)[2] * 1000:.0f} ms, at best {min(took) * 1000:.0f} ms")
     assert sandbox.commands.run("cat d3/* | sha256sum; find . -type f -size 4096c | wc -l").stdout.split()[-1] == "500"
     assert sandbox.files.read_many(list(files)[:3]) == dict(list(files.items())[:3])
     sandbox.files.mkdir("taken/below")
@@ -79,6 +82,26 @@ def test_what_a_sandbox_leads_out_is_left_out_here(sandbox: Sandbox, tmp_path: P
     assert sorted(path.name for path in (tmp_path / "t").iterdir()) == ["a", "hard", "setuid"]
     assert (tmp_path / "t/setuid").stat().st_mode & 0o7777 == 0o755
     assert (tmp_path / "t/setuid").stat().st_ino == (tmp_path / "t/hard").stat().st_ino
+
+
+INSIDE = """
+import io, os, tarfile
+from skerry.sdk.unpacking import Unpacker
+os.makedirs("/tmp/outside"); os.makedirs("/tmp/in"); os.symlink("/tmp/outside", "/tmp/in/there")
+stream = io.BytesIO()
+with tarfile.open(fileobj=stream, mode="w") as archive:
+    archive.addfile(tarfile.TarInfo("there/evil"))
+    archive.addfile(tarfile.TarInfo("fine/file"))
+unpacker = Unpacker("/tmp/in", max_entries=10, max_bytes=10)
+unpacker.feed(stream.getvalue())
+print(unpacker.finish().skipped_count, os.listdir("/tmp/outside"), os.listdir("/tmp/in/fine"))
+"""
+
+
+@on_both
+def test_a_client_that_runs_in_a_sandbox_follows_no_link_either(sandbox: Sandbox) -> None:
+    sandbox.files.upload_dir(ROOT / "src", "/workspace", exclude=["__pycache__", "_sync", "_async", "node", "api"])
+    assert sandbox.run_code(INSIDE).check().stdout == "1 [] ['file']\n"
 
 
 @on_both
@@ -160,34 +183,33 @@ def test_2_gb_go_up_and_down_in_flat_memory(server: Server, client: Skerry, tmp_
         for _ in range(SIZE >> 20):
             file.write(block)
     program = """
-import os, resource, sys
+import sys
 from skerry import Skerry
+def peak():
+    return int(open("/proc/self/status").read().partition("VmHWM:")[2].split()[0])
 box, up, down = sys.argv[1:]
 with Skerry() as client:
     sandbox = client.get(box)
-    at_rest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    sandbox.files.download_dir("small", down + "/small")
+    at_rest = peak()
     sandbox.files.upload_dir(up, "tree")
     sandbox.files.download_dir("tree", down)
-    sandbox.files.upload(up + "/big", "tree/big")
-    sandbox.files.download("tree/big", down + "/again")
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - at_rest)
+    print(peak() - at_rest)
 """
     with client.create("python", disk_mb=5000) as box:
-        box.files.write_many({"warm": b"x"})
+        box.files.write_many({"small/warm": b"x"})
         before = {part: server.memory_of(part) for part in ("api", "node")}
         arguments = [box.id, str(local.parent), str(tmp_path / "down")]
-        running = subprocess.Popen(
-            [sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE, env=server.environ
-        )
         grown = {"api": 0, "node": 0}
-        while running.poll() is None:
-            for part in grown:
-                grown[part] = max(grown[part], server.memory_of(part) - before[part])
-            time.sleep(0.2)
-        assert running.returncode == 0 and running.stdout is not None
-        client_grown = int(running.stdout.read()) * 1024
-        assert (tmp_path / "down/again").stat().st_size == (tmp_path / "down/big").stat().st_size == SIZE
-        assert subprocess.run(["cmp", local, tmp_path / "down/again"]).returncode == 0
+        command = [sys.executable, "-c", program, *arguments]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=server.environ) as running:
+            while running.poll() is None:
+                for part in grown:
+                    grown[part] = max(grown[part], server.memory_of(part) - before[part])
+                time.sleep(0.2)
+            assert running.returncode == 0 and running.stdout is not None
+            client_grown = int(running.stdout.read()) * 1024
+        assert (tmp_path / "down/big").stat().st_size == SIZE
         assert subprocess.run(["cmp", local, tmp_path / "down/big"]).returncode == 0
     print({**{part: f"{size >> 20} MiB" for part, size in grown.items()}, "client": f"{client_grown >> 20} MiB"})
     assert all(size < BOUND for size in (*grown.values(), client_grown))

@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -251,6 +252,13 @@ def test_a_command_is_gone_through_as_it_runs(box: Sandbox) -> None:
         ("stderr", b"err\n"),
     }
     assert [one.command_id for one in box.processes()] == [] and box.ports() == []
+
+
+def test_metrics_tell_limits_and_use(box: Sandbox) -> None:
+    told = box.metrics(since=datetime.now(UTC) - timedelta(hours=1), step_s=60)
+    assert told.sandbox_id == box.id and told.limits.memory_bytes == box.info.memory_mb << 20
+    with pytest.raises(Invalid, match="zone"):
+        box.metrics(until=datetime(2030, 1, 1))
 
 
 def test_an_id_that_is_none_is_never_part_of_an_address(client: Skerry, box: Sandbox) -> None:

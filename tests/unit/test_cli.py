@@ -12,13 +12,19 @@ from typing import ClassVar
 
 import pytest
 
-from skerry.cli.copying import _place  # pyright: ignore[reportPrivateUsage]
 from skerry.cli.diagnosis import can_run
+from skerry.cli.places import place as placed
 from skerry.cli.sandboxes import parse_env
 from skerry.model.capability import Probe
 from skerry.model.errors import Invalid
 
-COMMANDS = ("up", "down", "serve", "doctor", "run", "create", "ls", "get", "exec", "cp", "rm", "client-env")
+COMMANDS = (
+    *("up", "down", "serve", "doctor", "client-env", "login", "logout", "use", "completion"),
+    *("create", "ls", "get", "label", "rm", "run", "exec", "shell", "cp", "logs", "ps", "ports", "metrics"),
+    *("files ls", "files stat", "files mkdir", "files touch", "files mv", "files rm", "files watch", "files cat"),
+    *("env ls", "env set", "env unset", "template ls", "template get", "template build"),
+)
+PLAIN = ("serve", "client-env", "completion", "shell", "files cat")  # they have no result but text or bytes
 
 
 def skerry(*words: str, home: Path | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -31,22 +37,43 @@ def test_help_names_every_command() -> None:
     done = skerry("--help")
     assert done.returncode == 0
     for command in COMMANDS:
-        assert f"  {command} " in done.stdout
+        assert f"  {command.split()[0]} " in done.stdout
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c not in ("serve", "client-env")])
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c not in PLAIN])
 def test_every_command_that_has_a_result_gives_it_as_json(command: str) -> None:
-    assert "--output" in skerry(command, "--help").stdout
+    assert "--output" in skerry(*command.split(), "--help").stdout
 
 
 def test_help_imports_no_server_and_no_http() -> None:
     script = (
         "import sys\nsys.argv = ['skerry', '--help']\nfrom skerry.cli.main import main\n"
         "try: main()\nexcept SystemExit: pass\n"
-        "sys.exit(str([n for n in ('httpx2', 'pydantic', 'fastapi', 'sqlalchemy', 'rich') if n in sys.modules]))"
+        "sys.exit(str([n for n in ('httpx2', 'pydantic', 'fastapi', 'sqlalchemy', 'rich',"
+        " 'websockets', 'asyncio') if n in sys.modules]))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stderr.strip() == "[]"
+
+
+def test_a_fault_of_our_own_is_a_message_and_no_traceback() -> None:
+    script = (
+        "import sys\nfrom skerry.cli.main import app, main\n"
+        "@app.command()\ndef broken() -> None: raise ZeroDivisionError('by\\x1b zero')\n"
+        "sys.argv = ['skerry', 'broken']\nmain()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 70
+    assert "ZeroDivisionError: by? zero" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_what_a_terminal_cannot_show_is_no_reason_to_fail() -> None:
+    script = "from skerry.cli.main import app, main\nfrom skerry.cli.output import data\nimport sys\n"
+    script += "@app.command()\ndef show() -> None: data('\u65e5')\nsys.argv = ['skerry', 'show']\nmain()"
+    env = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, env=env)
+    assert (done.returncode, done.stdout) == (0, b"\\u65e5\n")
 
 
 def test_without_a_server_the_error_says_what_to_do(tmp_path: Path) -> None:
@@ -102,14 +129,16 @@ def test_down_without_a_server_is_a_success(tmp_path: Path) -> None:
     ("word", "place"),
     [
         ("box:/a:b", ("box", "/a:b")),
-        ("box:", ("box", "/workspace/")),
+        ("box:", ("box", "")),
+        (":/a", ("", "/a")),
+        ("..:a", (None, "..:a")),
         ("./a:b", (None, "./a:b")),
         ("/tmp/a:b", (None, "/tmp/a:b")),
         ("plain", (None, "plain")),
     ],
 )
 def test_a_place_is_here_or_in_a_sandbox(word: str, place: tuple[str | None, str]) -> None:
-    assert _place(word) == place
+    assert placed(word) == place
 
 
 def test_an_environment_word_has_a_name_and_a_value() -> None:

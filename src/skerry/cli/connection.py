@@ -3,7 +3,7 @@
 import os
 from typing import TYPE_CHECKING
 
-from skerry.model.errors import Conflict, Invalid, NotFound, Refused, Unauthorized
+from skerry.model.errors import Conflict, Invalid, NotFound, Refused, SkerryError, Unauthorized
 
 if TYPE_CHECKING:
     from skerry.config import Config
@@ -28,7 +28,6 @@ _SERVER_MODULES = (
     "structlog",
     "uvicorn",
     "uvloop",
-    "websockets",
 )
 
 
@@ -76,12 +75,21 @@ def _this_machine(url: str | None, key: str | None) -> tuple[str, str]:
     from skerry.config import locate
 
     here = locate()
-    if url and url.rstrip("/") != instance.url(here).rstrip("/"):
+    if url and not _is_here(url, here):
         raise Unauthorized(
             f"SKERRY_URL is {url}, which is not this machine's server: set SKERRY_API_KEY for it, or"
             " `skerry login` to it."
         )
     return instance.url(here), key or instance.key(here)
+
+
+def _is_here(url: str, here: "Config") -> bool:
+    from skerry import instance
+
+    try:
+        return url.rstrip("/") == instance.url(here).rstrip("/")
+    except SkerryError:  # no server here, or none that we may know of
+        return False
 
 
 def client() -> "Skerry":

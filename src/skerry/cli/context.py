@@ -106,10 +106,12 @@ def _read(directory: Path) -> Context | None:
         handle = os.open(directory / NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
-    with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
             return None
-        text = file.read(MOST_BYTES)
+        text = os.read(handle, MOST_BYTES)
+    finally:
+        os.close(handle)
     try:
         held: object = json.loads(text)
     except (ValueError, RecursionError):

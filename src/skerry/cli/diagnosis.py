@@ -1,6 +1,5 @@
 """`doctor` and `client-env`: what this host can do and how its server is, and how a client reaches that server."""
 
-import asyncio
 import os
 import shlex
 from collections.abc import Sequence
@@ -59,6 +58,8 @@ def doctor(output: OutputOption = Format.TEXT) -> None:
 
 def examine() -> Report:
     """Look at the instance of this environment, and at its host. Root only."""
+    import asyncio  # only here: it is slow to load
+
     from skerry import instance
     from skerry.cli.server_probes import server_probes
     from skerry.inspection import host_probes, idle_probes, pool_probe

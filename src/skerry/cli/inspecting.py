@@ -1,4 +1,4 @@
-"""`ps`, `ports`, `logs`: what runs and listens inside, and what it has said."""
+"""`ps`, `ports`, `metrics`, `logs`: what runs and listens inside, what it uses, and what it has said."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +20,7 @@ def register(app: typer.Typer) -> None:
     app.command()(logs)
     app.command()(ps)
     app.command()(ports)
+    app.command()(metrics)
 
 
 def ps(sandbox: SandboxArgument = None, output: OutputOption = Format.TEXT) -> None:
@@ -53,6 +54,48 @@ def ports(sandbox: SandboxArgument = None, output: OutputOption = Format.TEXT) -
         return
     rows = [[str(one.port), one.address, str(one.pid) if one.pid is not None else "-"] for one in found]
     table(["PORT", "ADDRESS", "PID"], rows)
+
+
+def metrics(
+    sandbox: SandboxArgument = None,
+    since: Annotated[
+        int | None, typer.Option("--since", metavar="SECONDS", help="What it used in the last so many seconds, too.")
+    ] = None,
+    step: Annotated[
+        int | None, typer.Option("--step", metavar="SECONDS", help="One line for each so many seconds.")
+    ] = None,
+    output: OutputOption = Format.TEXT,
+) -> None:
+    """Show what a sandbox uses: now, and with --since what it used (at most a day back)."""
+    from datetime import UTC, datetime, timedelta
+
+    begin = None if since is None else datetime.now(UTC) - timedelta(seconds=since)
+    with client() as server:
+        told = find(server, sandbox).metrics(since=begin, step_s=step)
+    samples = [*(told.history if since is not None else []), *([told.now] if told.now is not None else [])]
+    if output is Format.JSON:
+        shown = told.model_dump(mode="json")
+        data_json(shown if since is not None else {**shown, "history": []})
+        return
+    if not samples:
+        hint("skerry: it does not run, so that it uses nothing now; --since tells what it used")
+    rows = [
+        [
+            f"{one.at:%H:%M:%S}",
+            "-" if one.cpu_percent is None else f"{one.cpu_percent:.0f} %",
+            _size(one.memory_bytes),
+            str(one.processes),
+            "-" if one.disk_bytes is None else _size(one.disk_bytes),
+            _size(one.network_rx_bytes),
+            _size(one.network_tx_bytes),
+        ]
+        for one in samples
+    ]
+    table(["UTC", "CPU", "MEMORY", "THREADS", "DISK", "RECEIVED", "SENT"], rows)
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes / 1e6:.1f} MB"
 
 
 def logs(

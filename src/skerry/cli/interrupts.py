@@ -44,7 +44,8 @@ class Held:
 def held() -> Generator[Held]:
     """Hold interrupts back; one that came is raised at the end."""
     one = Held()
-    before = {number: signal.signal(number, one.take) for number in ENDING}
+    heard = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, one.take) for number in heard}
     try:
         yield one
     finally:

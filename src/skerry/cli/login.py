@@ -6,6 +6,7 @@ A key is asked for or read from standard input; never an argument, which every p
 import os
 import sys
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -40,6 +41,8 @@ def login(
     from skerry.sdk.settings import is_loopback, resolve
 
     address, _ = resolve(url, "any")
+    if "@" in urlsplit(address).netloc:
+        raise Invalid("Leave user and password out of the address: the key says who you are.", field="url")
     if address.startswith("http:") and not is_loopback(address) and not insecure:
         raise Refused(
             f"{address} is plain HTTP: everybody on the way could read your key. Use https://, a tunnel to this"
@@ -119,5 +122,8 @@ def _key() -> str:
     if sys.stdin.isatty():
         import getpass
 
-        return getpass.getpass("API key: ").strip()
+        try:
+            return getpass.getpass("API key: ").strip()
+        except EOFError:
+            return ""
     return sys.stdin.buffer.readline(MOST_KEY_BYTES).decode("ascii", "replace").strip()

@@ -1,5 +1,6 @@
 """The program `skerry`: its commands, and how an error leaves it. Imports as little as `--help` needs."""
 
+import io
 import os
 import signal
 import sys
@@ -19,7 +20,10 @@ from skerry.cli import (
     sandboxes,
     templates,
 )
+from skerry.cli.interrupts import ENDING
 from skerry.cli.output import Format, ReaderGone, failure, hint, local_failure
+
+FAULT = 70  # EX_SOFTWARE
 
 app = typer.Typer(
     help="Sandboxes for AI agents on machines you own.",
@@ -63,14 +67,18 @@ def main() -> None:
     """Run the command line; never shows a traceback for an error of ours."""
     from skerry.model.errors import SkerryError
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in ENDING:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)  # each as Ctrl-C: what was begun is put away
+    if isinstance(sys.stdout, io.TextIOWrapper):  # what a terminal cannot show is no reason to fail
+        sys.stdout.reconfigure(errors="backslashreplace")
     completion.prepare()
     try:
         try:
             app(prog_name="skerry")
         finally:
+            for number in ENDING:  # all is put away: from here on there is nothing to interrupt
+                signal.signal(number, signal.SIG_IGN)
             sys.stdout.flush()
     except SkerryError as error:
         failure(error, _form(sys.argv))
@@ -86,6 +94,21 @@ def main() -> None:
     except OSError as error:
         failure(local_failure(error), _form(sys.argv))
         sys.exit(1)
+    except Exception as error:  # noqa: BLE001 - nobody stands above: a traceback is no answer to a user
+        sys.exit(_unexpected(error))
+
+
+def _unexpected(error: Exception) -> int:
+    """A fault of our own, as a message; where it is, only for whoever asks. The exit code."""
+    if os.environ.get("SKERRY_DEBUG"):
+        import traceback
+
+        traceback.print_exception(error)
+    from skerry.model.errors import SkerryError
+
+    told = f"A fault of skerry itself: {type(error).__name__}: {error}. SKERRY_DEBUG=1 shows where; please report it."
+    failure(SkerryError(told, code="fault"), _form(sys.argv))
+    return FAULT
 
 
 def _interrupt(number: int, frame: object) -> None:

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from skerry.model.errors import Refused
 
-MOST_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 20
 
 
 def directory() -> Path:
@@ -33,11 +33,13 @@ def read(name: str) -> dict[str, Any]:
         return {}
     except OSError as error:
         raise Refused(f"{path} cannot be read: {error.strerror}.") from error
-    with os.fdopen(handle, "rb") as file:
-        about = os.fstat(file.fileno())
+    try:
+        about = os.fstat(handle)
         if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o077:
             raise Refused(f"{path} may be read or written by others than you: chmod 600 it, or log in again.")
-        text = file.read(MOST_BYTES)
+        text = b"".join(iter(lambda: os.read(handle, CHUNK_BYTES), b""))
+    finally:
+        os.close(handle)
     try:
         held: object = json.loads(text)
     except ValueError:

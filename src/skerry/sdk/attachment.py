@@ -57,7 +57,7 @@ class Reader:
 
     def _told(self, text: str) -> Lost | None:
         try:
-            told = cast(dict[str, Any], json.loads(text))
+            told = cast(dict[str, Any], dict(json.loads(text).items()))
             if "offset" in told:
                 self.offset = int(told["offset"])
             elif "lost" in told:
@@ -68,7 +68,7 @@ class Reader:
                 self.ended = _ended(told["exit"])
             elif "error" in told:
                 self.error = dict(told["error"])
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ProtocolError("The server sent a control message that cannot be read.") from error
         return None
 

@@ -195,7 +195,7 @@ def _check_link(depth: int, link: bytes) -> None:
 
 def _enter(parent: int, name: bytes, *, make: bool) -> int:
     try:
-        return os.open(name, _DIRECTORY, dir_fd=parent)
+        return _open_directory(parent, name)
     except FileNotFoundError:
         if not make:
             raise LeftOut("it leads to nothing") from None
@@ -205,7 +205,19 @@ def _enter(parent: int, name: bytes, *, make: bool) -> int:
         raise _judged(error) from error
     with suppress(FileExistsError):
         _placed(lambda: os.mkdir(name, 0o755, dir_fd=parent))
-    return _placed(lambda: os.open(name, _DIRECTORY, dir_fd=parent))
+    return _placed(lambda: _open_directory(parent, name))
+
+
+def _open_directory(parent: int, name: bytes) -> int:
+    """Not through a symlink, on gVisor either, whose open follows one where O_DIRECTORY is asked for, too."""
+    handle = os.open(name, _DIRECTORY, dir_fd=parent)
+    try:
+        if os.path.samestat(os.fstat(handle), os.stat(name, dir_fd=parent, follow_symlinks=False)):
+            return handle
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    except BaseException:
+        os.close(handle)
+        raise
 
 
 def _hidden() -> bytes:

@@ -1,6 +1,7 @@
 """Secrets in the database: sealed, bound to their row, and never lost over a key that is not there."""
 
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -120,7 +121,7 @@ async def test_a_sealed_value_does_not_open_in_another_row(tmp_path: Path) -> No
     account = await add_account(store)
     for secret in ("one", "two"):
         await add_sandbox_with(store, account, secret)
-    with sqlite3.connect(tmp_path / "a.db") as raw:
+    with closing(sqlite3.connect(tmp_path / "a.db")) as raw, raw:
         raw.execute("UPDATE sandboxes SET env = (SELECT env FROM sandboxes ORDER BY seq LIMIT 1)")
     newer, older = await store.list_sandboxes()
     assert older.env["TOKEN"] == "one"
@@ -184,7 +185,7 @@ def _make_0001(path: Path, count: int) -> None:
         environment.configure(connection=connection)
         environment.run_migrations()
     engine.dispose()
-    with sqlite3.connect(path) as raw:
+    with closing(sqlite3.connect(path)) as raw, raw:
         raw.execute("PRAGMA journal_mode=WAL")
         raw.execute("INSERT INTO accounts VALUES ('acct', 'a', 'unlimited', 'proj', 0)")
         raw.execute("INSERT INTO projects VALUES ('proj', 'acct', 'default', 0)")

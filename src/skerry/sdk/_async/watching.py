@@ -1,7 +1,7 @@
 """Changes to files, as they happen. Behind `sandbox.files.watch`."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 
 from skerry.sdk._async.http import AsyncHttp
 from skerry.sdk.changes import FileChange, change_from
@@ -12,18 +12,22 @@ from skerry.sdk.sse import Decoder, ServerEvent
 @asynccontextmanager
 async def watch(http: AsyncHttp, base: str, path: str, *, recursive: bool) -> AsyncGenerator[AsyncIterator[FileChange]]:
     """The changes from the moment that this is entered."""
-    async with http.stream(f"{base}/watch", params={"path": path, "recursive": recursive}) as chunks:
-        events = _events(chunks)
+    params = {"path": path, "recursive": recursive}
+    async with (
+        http.stream(f"{base}/watch", params=params) as chunks,
+        aclosing(_events(chunks)) as events,
+        aclosing(_changes(events)) as changes,
+    ):
         await anext(events)  # `watching`: what happens from here on is told
-        yield _changes(events)
+        yield changes
 
 
-async def _changes(events: AsyncIterator[ServerEvent]) -> AsyncIterator[FileChange]:
+async def _changes(events: AsyncIterator[ServerEvent]) -> AsyncGenerator[FileChange]:
     async for event in events:
         yield change_from(event)
 
 
-async def _events(chunks: AsyncIterator[bytes]) -> AsyncIterator[ServerEvent]:
+async def _events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[ServerEvent]:
     decoder = Decoder()
     async for chunk in chunks:
         for event in decoder.feed(chunk):

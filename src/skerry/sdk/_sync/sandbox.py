@@ -5,7 +5,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any
 
-from skerry.model.errors import NotFound
+from skerry.model.errors import Invalid, NotFound
 from skerry.sdk._sync.commands import Commands
 from skerry.sdk._sync.files import Files
 from skerry.sdk._sync.git import Git
@@ -15,6 +15,7 @@ from skerry.sdk._sync.startup import Startup
 from skerry.sdk._sync.terminals import Terminal, Terminals
 from skerry.sdk.requests import LEFT_OUT, Left, answer_of, body_of, request_of
 from skerry.sdk.results import CommandResult
+from skerry.wire.metrics import MetricsView
 from skerry.wire.processes import PortList, PortView, ProcessList, ProcessView
 from skerry.wire.sandboxes import ChangeSandbox, SandboxView, SetEnv
 from skerry.wire.shells import SessionList, SessionView
@@ -151,6 +152,21 @@ class Sandbox:
         """The TCP ports that something inside listens on."""
         return answer_of(PortList, self._http.call("GET", f"{self._path}/ports")).data
 
+    def metrics(
+        self, *, since: datetime | None = None, until: datetime | None = None, step_s: int | None = None
+    ) -> MetricsView:
+        """What it uses now, and what it used: each 10 s for the last hour, each 2 min for the last day.
+
+        Args:
+            since, until: Bounds of the history, with their zones.
+            step_s: One sample for each so many seconds.
+
+        Raises:
+            Invalid: A time is without its zone.
+        """
+        params = {"since": _moment("since", since), "until": _moment("until", until), "step_seconds": step_s}
+        return answer_of(MetricsView, self._http.call("GET", f"{self._path}/metrics", params=params))
+
     def destroy(self) -> None:
         """End it and delete its files, for good. Safe to call twice."""
         try:
@@ -165,3 +181,9 @@ class Sandbox:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.destroy()
+
+
+def _moment(name: str, at: datetime | None) -> str | None:
+    if at is not None and at.tzinfo is None:
+        raise Invalid(f"'{name}' is a time without its zone.", field=name)
+    return None if at is None else at.isoformat()

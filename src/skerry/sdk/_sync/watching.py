@@ -1,7 +1,7 @@
 """Changes to files, as they happen. Behind `sandbox.files.watch`."""
 
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 from skerry.sdk._sync.http import Http
 from skerry.sdk.changes import FileChange, change_from
@@ -12,18 +12,22 @@ from skerry.sdk.sse import Decoder, ServerEvent
 @contextmanager
 def watch(http: Http, base: str, path: str, *, recursive: bool) -> Generator[Iterator[FileChange]]:
     """The changes from the moment that this is entered."""
-    with http.stream(f"{base}/watch", params={"path": path, "recursive": recursive}) as chunks:
-        events = _events(chunks)
+    params = {"path": path, "recursive": recursive}
+    with (
+        http.stream(f"{base}/watch", params=params) as chunks,
+        closing(_events(chunks)) as events,
+        closing(_changes(events)) as changes,
+    ):
         next(events)  # `watching`: what happens from here on is told
-        yield _changes(events)
+        yield changes
 
 
-def _changes(events: Iterator[ServerEvent]) -> Iterator[FileChange]:
+def _changes(events: Iterator[ServerEvent]) -> Generator[FileChange]:
     for event in events:
         yield change_from(event)
 
 
-def _events(chunks: Iterator[bytes]) -> Iterator[ServerEvent]:
+def _events(chunks: Iterator[bytes]) -> Generator[ServerEvent]:
     decoder = Decoder()
     for chunk in chunks:
         for event in decoder.feed(chunk):
