@@ -54,7 +54,7 @@ class TestNodeGuest(GuestSuite):
         _, guest = await create(provider)
 
         async def echo_port() -> int:
-            await guest.exec(ExecSpec(id=new_command_id(), shell="nc -ll -s 127.0.0.1 -p 8080 -e cat"))
+            await guest.exec(ExecSpec(id=new_command_id(), shell="nc -ll -p 8080 -e cat"))
 
             async def listens() -> bool:
                 try:
