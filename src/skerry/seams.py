@@ -12,7 +12,16 @@ from typing import Protocol
 from skerry.model.account import Account, ApiKey
 from skerry.model.bundle import Bundle
 from skerry.model.capability import Capabilities, Health, Probe
-from skerry.model.command import Command, CommandEvent, CommandStatus, ExecSpec, Exit, TerminalSize
+from skerry.model.command import (
+    ANY_COMMAND,
+    Command,
+    CommandEvent,
+    CommandFilter,
+    CommandStatus,
+    ExecSpec,
+    Exit,
+    TerminalSize,
+)
 from skerry.model.files import Archived, ArchiveLimits, FileChange, FileInfo
 from skerry.model.ids import AccountId, CommandId, KeyId, SandboxId, ShellId
 from skerry.model.lifecycle import Cause, Event, State
@@ -443,9 +452,10 @@ class Store(Protocol):
         sandbox_id: SandboxId | None = None,
         running: bool | None = None,
         terminals: bool | None = None,
+        where: CommandFilter = ANY_COMMAND,
         limit: int | None = None,
     ) -> Sequence[Command]:
-        """Newest first. `terminals`: only those, or only what is none."""
+        """Newest first. `terminals`: only those, or only what is none. `where.before` is one that there is."""
         ...
 
     async def resize_terminal(self, command_id: CommandId, size: TerminalSize) -> None:

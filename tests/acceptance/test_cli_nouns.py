@@ -206,14 +206,60 @@ def test_what_runs_listens_and_is_used_is_shown(skerry: Run, told: Told, used: S
     running.kill()
 
 
-def test_logs_show_a_command_and_the_startup_command(skerry: Run, told: Told, used: Sandbox) -> None:
+def test_logs_show_a_command_and_what_ran_last(skerry: Run, told: Told, used: Sandbox) -> None:
+    none = skerry("logs")
+    assert none.returncode == 1 and b"Nothing was run" in none.stderr
     running = used.commands.start("echo out; echo err >&2; read x < /dev/zero & sleep 1; echo late")
     done = skerry("logs", "-f", running.id)
     assert (done.stdout, done.stderr) == (b"out\nlate\n", b"err\n")
     assert skerry("logs", running.id).stdout == b"out\nlate\n"
     assert told("logs", running.id)["exit_code"] == 0
-    none = skerry("logs")
-    assert none.returncode == 1 and b"no startup command" in none.stderr
+    assert skerry("logs").stdout == skerry("logs", "-f", used.id).stdout == b"out\nlate\n"
+    assert [(one["id"], one["kind"], one["exit_code"]) for one in told("commands")] == [(running.id, "command", 0)]
+    assert running.id.encode() in skerry("commands", "--status", "completed", "-n", "1").stdout
+    assert told("commands", "--status", "running") == []
+
+
+def test_the_startup_of_a_sandbox(skerry: Run, told: Told, used: Sandbox) -> None:
+    assert skerry("startup", "set").returncode == skerry("startup", "run").returncode == 1
+    assert told("startup", "set", "echo up; exit 3")["command"] == "echo up; exit 3"
+    ran = skerry("startup", "run").stdout.decode().strip()
+    assert skerry("logs", "-f", ran).stdout == b"up\n"
+    # Nothing else was run in it.
+    assert skerry("logs").stdout == b"up\n"
+    eventually("it has failed", lambda: told("startup", "get")["status"] == "failed")
+    assert b"echo up; exit 3" in skerry("startup", "get", used.id).stdout
+    assert told("startup", "set", "--none")["configured"] is False
+
+
+def test_a_session_keeps_directory_and_variables(skerry: Run, told: Told, used: Sandbox) -> None:
+    session = skerry("session", "new").stdout.decode().strip()
+    assert skerry("session", "exec", session, "--", "cd /tmp && export A=1").returncode == 0
+    done = skerry("session", "exec", session, "--", "echo $A; pwd; echo err >&2; (exit 7)")
+    assert (done.stdout, done.stderr, done.returncode) == (b"1\n/tmp\n", b"err\n", 7)
+    assert skerry("session", "exec", session, "--", "echo", "$A").stdout == b"$A\n"
+    assert told("session", "ls", used.id) == [{"id": session, "cwd": "/tmp"}]
+    assert skerry("session", "exec", "--timeout", "1", session, "--", "sleep 60").returncode == 124
+    assert told("session", "rm", session) == {"ended": session}
+    absent = skerry("session", "exec", session, "--", "true")
+    assert absent.returncode == 125 and session.encode() in absent.stderr
+
+
+def test_git_ends_as_git_does_and_takes_its_token_from_no_argument(skerry: Run, used: Sandbox) -> None:
+    setup = "git init -q --bare /srv/a.git && git -c init.defaultBranch=main init -q /workspace/w && cd /workspace/w"
+    commit = "git -c user.name=t -c user.email=t@t commit -qm one --allow-empty && git remote add origin"
+    used.commands.run(f"{setup} && {commit} http://127.0.0.1:9/a.git").check()
+    refused = skerry("git", "clone", "http://127.0.0.1:9/a.git", stdin=b"")
+    assert refused.returncode == 128 and b"127.0.0.1" in refused.stderr
+    for verb in (["pull", "w"], ["push", "w"]):
+        again = skerry("git", *verb, "--remote", "origin", "--branch", "main", "--token-stdin", stdin=b"s3cret\n")
+        assert again.returncode not in (0, 2, 125) and again.stderr and b"s3cret" not in again.stderr
+    both = skerry("git", "pull", "w", "--token-env", "GIT_TOKEN", "--token-stdin", stdin=b"x\n")
+    unset = skerry("git", "pull", "w", "--token-env", "s3cret")
+    empty = skerry("git", "pull", "w", "--token-stdin")
+    for done in (both, unset, empty):
+        assert done.returncode == 125 and b"oken" in done.stderr and b"s3cret" not in done.stderr
+    assert skerry("git", "clone", "http://127.0.0.1:9/a.git", "--token", "s3cret").returncode == 2
 
 
 def test_bash_completes_commands_and_sandboxes(environ: dict[str, str], work: Path, client: Skerry) -> None:

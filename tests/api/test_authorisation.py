@@ -132,5 +132,10 @@ def test_another_accounts_things_are_as_they_were(running: Server, theirs: dict[
 
 
 def test_a_list_shows_nothing_of_another_account(http: httpx2.Client, theirs: dict[str, str]) -> None:
+    theirs_as_before = f"/v1/sandboxes/{{}}/commands?before={theirs['command_id']}"
+    mine = http.post("/v1/sandboxes", json={}).json()["id"]
+    assert http.get(theirs_as_before.format(mine)).status_code == 400
+    assert http.get(f"/v1/sandboxes/{mine}/commands").json() == {"data": [], "next": None}
+    http.delete(f"/v1/sandboxes/{mine}")
     seen = http.get("/v1/sandboxes?status=ready&status=failed&status=destroyed").text + http.get("/v1/keys").text
     assert not [value for value in theirs.values() if value in seen]

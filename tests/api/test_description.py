@@ -32,7 +32,7 @@ ROUTES = {
     "/v1/sandboxes": {"get", "post"},
     "/v1/sandboxes/{sandbox_id}": {"get", "patch", "delete"},
     "/v1/sandboxes/{sandbox_id}/code": {"post"},
-    "/v1/sandboxes/{sandbox_id}/commands": {"post"},
+    "/v1/sandboxes/{sandbox_id}/commands": {"get", "post"},
     "/v1/sandboxes/{sandbox_id}/commands/stream": {"post"},
     "/v1/sandboxes/{sandbox_id}/env": {"put"},
     "/v1/sandboxes/{sandbox_id}/files": {"get", "post", "delete"},

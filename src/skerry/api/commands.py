@@ -12,8 +12,10 @@ from skerry.api.call import Caller, RepeatKey, answer, once
 from skerry.api.render import command_view
 from skerry.api.streaming import BYTES, RAW_BODY, SSE, Stream, events, gathered
 from skerry.api.terminals import attached
-from skerry.control import code, commands, inputs
+from skerry.control import code, command_lists, commands, inputs
+from skerry.model.command import CommandFilter, CommandKind, CommandStatus
 from skerry.model.errors import Invalid
+from skerry.wire.base import Page
 from skerry.wire.commands import CommandView, RunCode, RunCommand, SignalCommand
 from skerry.wire.terminals import InputView
 
@@ -57,6 +59,26 @@ async def stream_command(call: Caller, sandbox_id: str, body: RunCommand, key: R
     again = once(call, key, body)
     started = await commands.start(call.deps, call.account_id, sandbox_id, _wanted(body), again)
     return events(output.flax_events(call.deps, started))
+
+
+@router.get("/v1/sandboxes/{sandbox_id}/commands", response_model=Page[CommandView])
+async def list_commands(
+    call: Caller,
+    sandbox_id: str,
+    status: Annotated[list[CommandStatus] | None, Query(description="Only these; may be repeated.")] = None,
+    kind: Annotated[list[CommandKind] | None, Query(description="Only these; may be repeated.")] = None,
+    limit: Annotated[int, Query(ge=1, le=command_lists.PAGE_LIMIT)] = command_lists.PAGE_LIMIT,
+    before: str | None = None,
+) -> Response:
+    """Newest first, without output; `output_bytes` is known of those that have ended. `next` is the following `before`.
+
+    All that was run in the sandbox: commands, startups and terminals, told apart by `kind`.
+    """
+    where = CommandFilter(statuses=status, kinds=kind)
+    page, following = await command_lists.list_page(
+        call.deps, call.account_id, sandbox_id, where=where, limit=limit, before=before
+    )
+    return answer(Page[CommandView](data=[command_view(command) for command in page], next=following))
 
 
 @router.get("/v1/commands/{command_id}", response_model=CommandView)

@@ -90,6 +90,7 @@ def command_view(command: Command, captured: Captured | None = None) -> CommandV
         id=command.id,
         sandbox_id=command.sandbox_id,
         command=command.command,
+        kind=command.kind,
         status=command.status,
         stdout=stdout,
         stderr=stderr,

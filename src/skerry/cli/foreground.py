@@ -14,7 +14,7 @@ from skerry.cli.output import Format, ReaderGone, data_json, hint
 from skerry.model.errors import SkerryError
 
 if TYPE_CHECKING:
-    from skerry.sdk import Attachment, CommandResult, RunningCommand, Sandbox
+    from skerry.sdk import Attachment, CommandResult, RunningCommand, Sandbox, ShellResult
 
 CHUNK_BYTES = 1 << 16
 
@@ -42,6 +42,23 @@ def told(result: "CommandResult", lost_bytes: int) -> int:
     return result.shell_code
 
 
+def ended(result: "CommandResult | ShellResult", output: Format) -> int:
+    """Show the output of a command that has ended; the exit code for a shell."""
+    from skerry.sdk import CommandResult
+
+    code = result.shell_code if isinstance(result, CommandResult) else result.exit_code
+    if output is Format.JSON:
+        data_json(as_json(result))
+        return code
+    writer(1)(result.stdout_bytes)
+    writer(2)(result.stderr_bytes)
+    if result.truncated:
+        hint(f"skerry: this is the beginning of the output; all that is kept: skerry logs {result.id}")
+    if result.status != "completed":
+        hint(f"skerry: the command {result.ending}.")
+    return code
+
+
 def writer(descriptor: int) -> Callable[[bytes], None]:
     """Writes bytes to a descriptor as they are, all of them, at once."""
 
@@ -56,7 +73,7 @@ def writer(descriptor: int) -> Callable[[bytes], None]:
     return write
 
 
-def as_json(result: "CommandResult") -> dict[str, object]:
+def as_json(result: "CommandResult | ShellResult") -> dict[str, object]:
     return {
         "id": result.id,
         "status": result.status,

@@ -1,4 +1,4 @@
-"""`ps`, `ports`, `metrics`, `logs`: what runs and listens inside, what it uses, and what it has said."""
+"""`ps`, `ports`, `metrics`, `commands`, `logs`: what runs and listens inside, what it uses, and what it has said."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +18,7 @@ LONGEST_LINE = 120
 
 def register(app: typer.Typer) -> None:
     app.command()(logs)
+    app.command("commands")(list_commands)
     app.command()(ps)
     app.command()(ports)
     app.command()(metrics)
@@ -98,6 +99,36 @@ def _size(size_bytes: int) -> str:
     return f"{size_bytes / 1e6:.1f} MB"
 
 
+def list_commands(
+    sandbox: SandboxArgument = None,
+    status: Annotated[
+        list[str] | None,
+        typer.Option("--status", help="Only running, completed, failed, timeout; may be repeated."),
+    ] = None,
+    limit: Annotated[int | None, typer.Option("-n", "--limit", min=1, help="Only the latest so many.")] = None,
+    output: OutputOption = Format.TEXT,
+) -> None:
+    """List what was run in a sandbox, newest first: commands, startups and terminals. `logs` shows their output."""
+    with client() as server:
+        found = [one.info for one in find(server, sandbox).commands.list(status=status, limit=limit)]
+    if output is Format.JSON:
+        shown = {"id", "kind", "status", "exit_code", "signal", "reason", "command", "started_at", "duration_ms"}
+        data_json([one.model_dump(mode="json", include=shown) for one in found])
+        return
+    rows = [
+        [
+            one.id,
+            one.kind.value,
+            one.status.value,
+            "-" if one.exit_code is None else str(one.exit_code),
+            f"{one.started_at:%Y-%m-%d %H:%M:%S}",
+            one.command[:LONGEST_LINE],
+        ]
+        for one in found
+    ]
+    table(["ID", "KIND", "STATUS", "EXIT", "STARTED (UTC)", "COMMAND"], rows)
+
+
 def logs(
     what: Annotated[
         str | None, typer.Argument(metavar="[SANDBOX|COMMAND]", help="A command's id (cmd_…), or a sandbox.")
@@ -105,7 +136,7 @@ def logs(
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as it comes, to its end.")] = False,
     output: OutputOption = Format.TEXT,
 ) -> None:
-    """Show what a command has printed: the one that is named, else the sandbox's startup command.
+    """Show what a command has printed: the one that is named, else the sandbox's latest, else its startup.
 
     Its stdout and stderr go to this program's. What the server has not kept is told on stderr.
     """
@@ -113,6 +144,8 @@ def logs(
 
     with client() as server:
         running = _command(server, what)
+        if running.id != what:
+            hint(f"skerry: {running.id}: {running.info.command[:LONGEST_LINE]}")
         if output is Format.JSON:
             if follow:
                 raise Invalid("-f has no JSON: leave out -f, or -o json.", field="output")
@@ -153,10 +186,7 @@ def _command(server: "Skerry", what: str | None) -> "RunningCommand":
     if what is not None and is_id(what, "cmd"):
         return server.command(what)
     box = find(server, what)
-    startup = box.startup.get()
-    if startup.command_id is None:
-        raise NotFound(
-            f"{box.id} has no startup command that has run. The output of another command: skerry logs cmd_…",
-            field="startup",
-        )
-    return box.commands.get(startup.command_id)
+    for kind in ("command", "startup"):
+        for latest in box.commands.list(kind=kind, limit=1):
+            return latest
+    raise NotFound(f"Nothing was run in {box.id}. What its terminals showed: skerry commands, then skerry logs cmd_…")

@@ -13,11 +13,14 @@ from skerry.cli import (
     diagnosis,
     environment,
     files,
+    git,
     inspecting,
     lifecycle,
     login,
     running,
     sandboxes,
+    session,
+    startup,
     templates,
 )
 from skerry.cli.interrupts import ENDING
@@ -42,6 +45,9 @@ for module in (
     files,
     inspecting,
     environment,
+    startup,
+    session,
+    git,
     templates,
     completion,
 ):

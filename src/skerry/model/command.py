@@ -1,6 +1,6 @@
 """A command: what is run (`ExecSpec`), what comes out (`Output`, `Lost`, `Exit`), what is recorded (`Command`)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -129,3 +129,15 @@ class Command:
     terminal: TerminalSize | None = None
     name: str | None = None  # a terminal's, for people
     kind: CommandKind = CommandKind.COMMAND
+
+
+@dataclass(frozen=True, slots=True)
+class CommandFilter:
+    """Which commands of a list: of these statuses, of these kinds (None: any), made before that one."""
+
+    statuses: Sequence[CommandStatus] | None = None
+    kinds: Sequence[CommandKind] | None = None
+    before: CommandId | None = None
+
+
+ANY_COMMAND = CommandFilter()

@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, exists, func, select, text
 
+from skerry.model.command import CommandFilter
 from skerry.model.ids import AccountId, SandboxId
 from skerry.model.lifecycle import State
 from skerry.model.metrics import Population
@@ -44,6 +45,19 @@ def sandboxes_query(account_id: AccountId | None, states: Sequence[State] | None
 def behind(query: Select[Any], before: SandboxId) -> Select[Any]:
     """Those that were made before this one."""
     return query.where(sandboxes.c.seq < select(sandboxes.c.seq).where(sandboxes.c.id == before).scalar_subquery())
+
+
+def commands_query(where: CommandFilter) -> Select[Any]:
+    """Newest first."""
+    of = commands.c
+    query = select(commands).order_by(of.seq.desc())
+    if where.statuses is not None:
+        query = query.where(of.status.in_([status.value for status in where.statuses]))
+    if where.kinds is not None:
+        query = query.where(of.kind.in_([kind.value for kind in where.kinds]))
+    if where.before is not None:
+        query = query.where(of.seq < select(of.seq).where(of.id == where.before).scalar_subquery())
+    return query
 
 
 def promised_query(account_id: AccountId) -> Select[Any, Any, int]:

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, Executable, Text, bindparam, delete, func, insert, select, text, update
 
 from skerry.model.account import Account, ApiKey
-from skerry.model.command import Command, CommandStatus, Exit, TerminalSize
+from skerry.model.command import ANY_COMMAND, Command, CommandFilter, CommandStatus, Exit, TerminalSize
 from skerry.model.errors import Conflict, NotFound
 from skerry.model.ids import AccountId, CommandId, KeyId, SandboxId, ShellId
 from skerry.model.lifecycle import Cause, Event, State, advance
@@ -262,9 +262,10 @@ class SqlStore:
         sandbox_id: SandboxId | None = None,
         running: bool | None = None,
         terminals: bool | None = None,
+        where: CommandFilter = ANY_COMMAND,
         limit: int | None = None,
     ) -> Sequence[Command]:
-        query = select(commands).order_by(commands.c.seq.desc()).limit(limit)
+        query = lists.commands_query(where).limit(limit)
         if terminals is not None:
             query = query.where(commands.c.cols.is_not(None) if terminals else commands.c.cols.is_(None))
         if sandbox_id is not None:

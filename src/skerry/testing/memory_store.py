@@ -7,7 +7,7 @@ from datetime import datetime
 
 from skerry.clock import SystemClock
 from skerry.model.account import Account, ApiKey
-from skerry.model.command import Command, CommandKind, CommandStatus, Exit, TerminalSize
+from skerry.model.command import ANY_COMMAND, Command, CommandFilter, CommandKind, CommandStatus, Exit, TerminalSize
 from skerry.model.errors import Conflict, NotFound
 from skerry.model.ids import AccountId, CommandId, KeyId, SandboxId, ShellId
 from skerry.model.lifecycle import Cause, Event, State, advance
@@ -216,12 +216,18 @@ class MemoryStore:
         sandbox_id: SandboxId | None = None,
         running: bool | None = None,
         terminals: bool | None = None,
+        where: CommandFilter = ANY_COMMAND,
         limit: int | None = None,
     ) -> Sequence[Command]:
+        order = {command_id: at for at, command_id in enumerate(self._commands)}
+        before = len(order) if where.before is None else order[where.before]
         found = [
             command
             for command in reversed(self._commands.values())
-            if (sandbox_id is None or command.sandbox_id == sandbox_id)
+            if order[command.id] < before
+            and (where.statuses is None or command.status in where.statuses)
+            and (where.kinds is None or command.kind in where.kinds)
+            and (sandbox_id is None or command.sandbox_id == sandbox_id)
             and (running is None or (command.status is CommandStatus.RUNNING) is running)
             and (terminals is None or (command.terminal is not None) is terminals)
         ]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from skerry.model.account import Account, ApiKey, hash_secret, new_secret
-from skerry.model.command import Command, CommandCause, CommandKind, CommandStatus, Exit, TerminalSize
+from skerry.model.command import Command, CommandCause, CommandFilter, CommandKind, CommandStatus, Exit, TerminalSize
 from skerry.model.errors import Conflict, NotFound
 from skerry.model.ids import (
     AccountId,
@@ -382,6 +382,24 @@ class StoreSuite:
         assert list(await store.list_commands(sandbox_id=here.id, running=True)) == [newer]
         assert list(await store.list_commands(running=False)) == [ended]
         assert list(await store.list_commands(limit=1)) == [other]
+
+    async def test_commands_are_listed_page_by_page_by_status_and_by_kind(self, store: Store) -> None:
+        here = await add_sandbox(store, await add_account(store))
+        first, second = command_of(here), replace(command_of(here), kind=CommandKind.STARTUP)
+        third = command_of(here)
+        for command in (first, second, third):
+            await store.add_command(command)
+        end = Exit(0, None, False, 0, 1)
+        ended = await store.finish_command(first.id, status=CommandStatus.COMPLETED, exit=end, at=NOW)
+
+        async def listed(**where: Any) -> list[Command]:
+            return list(await store.list_commands(sandbox_id=here.id, where=CommandFilter(**where)))
+
+        assert await listed(before=third.id) == [second, ended]
+        assert await listed(before=first.id) == []
+        assert await listed(statuses=[CommandStatus.COMPLETED, CommandStatus.TIMEOUT]) == [ended]
+        assert await listed(kinds=[CommandKind.STARTUP]) == [second]
+        assert await listed(kinds=[CommandKind.COMMAND], before=third.id) == [ended]
 
     async def test_a_sandbox_is_busy_exactly_while_a_command_runs(self, store: Store) -> None:
         account = await add_account(store)

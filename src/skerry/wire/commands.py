@@ -13,7 +13,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, ConfigDict, Field, Strict, StringConstraints, WithJsonSchema, model_validator
 
-from skerry.model.command import CommandStatus, Keep
+from skerry.model.command import CommandKind, CommandStatus, Keep
 from skerry.model.errors import Invalid
 from skerry.model.signals import signal_number
 from skerry.wire.base import Answer, Request
@@ -78,6 +78,7 @@ class RunCommand(Request):
 class CommandView(Answer):
     """`completed` with any exit code; `failed` = could not be run or was killed (`signal`, `reason`); `timeout`.
 
+    `kind` is what it was run for: `command`, `startup`, `terminal`.
     `timeout_seconds` is 0 where there is no deadline (startup commands).
     `stdout` and `stderr` are text, bytes that are not UTF-8 replaced; then the exact bytes stand in `…_base64` too.
     Each is cut at 1 MiB (`…_truncated`): `GET /v1/commands/{id}/output` has all that is kept. `lost_bytes` counts
@@ -87,6 +88,7 @@ class CommandView(Answer):
     id: str
     sandbox_id: str
     command: str
+    kind: CommandKind = CommandKind.COMMAND
     status: CommandStatus
     stdout: str = ""
     stderr: str = ""

@@ -13,6 +13,7 @@ from skerry.sdk.backoff import delay_s
 from skerry.sdk.following import Follower
 from skerry.sdk.requests import answer_of, body_of, request_of
 from skerry.sdk.results import CommandResult, Lost, Output, result_from
+from skerry.wire.base import Page
 from skerry.wire.commands import CommandView, RunCode, RunCommand, SignalCommand
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 RECONNECT_S = 60.0
 MARGIN_S = 30.0
+PAGE = 200
 
 Sink = Callable[[bytes], object]
 
@@ -34,6 +36,11 @@ class AsyncRunningCommand:
     @property
     def id(self) -> str:
         return self._view.id
+
+    @property
+    def info(self) -> CommandView:
+        """The last answer about it. Of one that comes from a list: without its output."""
+        return self._view
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id} {self._view.status.value} {self._view.command[:60]!r}>"
@@ -211,6 +218,36 @@ class AsyncCommands:
         """
         answer = await self._http.call("GET", f"/v1/commands/{segment(command_id)}")
         return AsyncRunningCommand(self._http, answer_of(CommandView, answer))
+
+    async def list(
+        self,
+        *,
+        status: str | Sequence[str] | None = None,
+        kind: str | Sequence[str] | None = None,
+        limit: int | None = None,
+    ) -> list[AsyncRunningCommand]:
+        """What was run in the sandbox, newest first, after its end too; `info` of each tells how it stands.
+
+        Args:
+            status: Only these: `running`, `completed`, `failed`, `timeout`.
+            kind: Only these: `command`, `startup`, `terminal`. None: all.
+            limit: The latest so many. None: all, two hundred to a call.
+        """
+        found: list[AsyncRunningCommand] = []
+        where = {
+            "status": [status] if isinstance(status, str) else status,
+            "kind": [kind] if isinstance(kind, str) else kind,
+        }
+        before: str | None = None
+        while limit is None or len(found) < limit:
+            size = PAGE if limit is None else min(limit - len(found), PAGE)
+            params = {**where, "limit": size, "before": before}
+            page = answer_of(Page[CommandView], await self._http.call("GET", self._path, params=params))
+            found += [AsyncRunningCommand(self._http, view) for view in page.data]
+            before = page.next
+            if before is None:
+                break
+        return found
 
     @property
     def _path(self) -> str:
