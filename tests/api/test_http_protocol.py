@@ -97,6 +97,20 @@ def test_long_heads_that_end_are_taken_on_one_connection(http: httpx2.Client) ->
         assert http.get("/v1/me", headers={"X-Long": "x" * (HEAD_BYTES // 2)}).status_code == 200
 
 
+async def test_the_last_piece_of_a_body_is_no_head(server: Server) -> None:
+    host, port = server.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    body = b'{"name": "' + b"x" * (HEAD_BYTES * 2) + b'"}'
+    head = f"POST /v1/sandboxes HTTP/1.1\r\nHost: x\r\nX-API-Key: {server.key}\r\nContent-Type: application/json\r\n"
+    for _ in range(2):
+        writer.write(f"{head}Expect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n".encode())
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100")
+        writer.write(body)
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 400")
+        assert b"at most 200" in await reader.readuntil(b"}}")
+    writer.close()
+
+
 @pytest.mark.parametrize(
     "begun",
     [
