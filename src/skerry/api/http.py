@@ -64,11 +64,11 @@ class HttpProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._ending:
             return
-        heads = self._heads
+        heads, was_in_head = self._heads, self._in_head
         super().data_received(data)
         if self._heads != heads:
             self._head_bytes = 0
-        elif self._in_head:
+        elif was_in_head:  # else it was the end of a body, however much of it
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES:
                 self._refuse(431, f"The request's line and headers are longer than {HEAD_BYTES} bytes.")
