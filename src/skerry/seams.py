@@ -352,7 +352,7 @@ class Store(Protocol):
     async def list_keys(self, account_id: AccountId) -> Sequence[ApiKey]: ...
 
     async def delete_key(self, account_id: AccountId, key_id: KeyId) -> None:
-        """Raises NotFound, and Conflict (`last_key`) for an account's only key."""
+        """With it go the account's tickets. Raises NotFound, and Conflict (`last_key`) for an account's only key."""
         ...
 
     async def touch_keys(self, used: Mapping[KeyId, datetime]) -> None:

@@ -171,6 +171,9 @@ def test_a_streamed_command_cannot_be_asynchronous(http: httpx2.Client, sandbox:
 
 def test_a_signal_is_a_number_from_1_to_64(http: httpx2.Client) -> None:
     refused(http.post(f"/v1/commands/{COMMAND}/signal", json={"signal": 65}), 400, "invalid", "signal")
+    json_head = {"Content-Type": "application/json"}
+    no_text = http.post(f"/v1/commands/{COMMAND}/signal", content='{"signal": "\\ud800"}', headers=json_head)
+    refused(no_text, 400, "invalid", "signal")
 
 
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer"}, {"Authorization": "Basic eA=="}])

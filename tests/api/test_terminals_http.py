@@ -260,6 +260,30 @@ async def test_a_ticket_opens_its_terminal_once(server: Server, http: httpx2.Cli
     assert http.get(path, headers={"Authorization": f"Bearer {ticket(path)[1]}"}).status_code == 401
 
 
+async def test_a_deleted_key_ends_the_sockets_and_tickets_that_may_be_its_own(
+    server: Server, http: httpx2.Client, sandbox: str
+) -> None:
+    path = opened(http, sandbox)
+    stolen = http.post("/v1/keys", json={"name": "stolen"}).json()
+    theirs = {"headers": {"Authorization": f"Bearer {stolen['key']}"}}
+    tickets = [[TICKET_PREFIX + http.post(f"{path}/ticket", **theirs).json()["ticket"]] for _ in range(2)]
+    address = f"{server.url.replace('http', 'ws', 1)}{path}/ws"
+    async with (
+        connect(address, additional_headers=theirs["headers"], subprotocols=[SUBPROTOCOL]) as by_key,  # type: ignore[list-item]
+        connect(address, subprotocols=tickets[0]) as by_ticket,  # type: ignore[arg-type]
+    ):
+        for connection in (by_key, by_ticket):
+            await connection.send(b"echo here\n")
+            await Socket(connection).shows(b"here\n")
+        assert http.delete(f"/v1/keys/{stolen['id']}").status_code == 204
+        for connection in (by_key, by_ticket):
+            code, reason = await Socket(connection).ends()
+            assert code == 1013
+            assert reason is not None and "key" in reason
+    assert await refused(server, path, subprotocols=tickets[1]) == (401, "unauthorized")
+    assert http.get(path).json()["status"] == "running"
+
+
 async def test_a_ticket_is_kept_as_a_hash_and_for_half_a_minute(
     server: Server, http: httpx2.Client, sandbox: str
 ) -> None:

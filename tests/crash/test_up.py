@@ -142,6 +142,7 @@ def test_many_ups_at_once_start_one_server_and_all_report_it(home: Home) -> None
     assert sum(home.note(json.loads(out)).startswith("started") for _, out, _ in ended) == 1
 
 
+@pytest.mark.long
 def test_an_up_and_a_down_at_once_leave_no_half_server(home: Home) -> None:
     processes = [home.begin(*words, "-o", "json") for words in (("down",), ("up", "--no-demo"), ("down",))]
     for process in processes:
@@ -151,6 +152,7 @@ def test_an_up_and_a_down_at_once_leave_no_half_server(home: Home) -> None:
     assert told["pid"] == home.pid
 
 
+@pytest.mark.long
 def test_x4_a_server_with_the_same_settings_is_left_alone(home: Home) -> None:
     pid = home.pid
     told, _ = home.up()
@@ -186,6 +188,7 @@ def test_x4_another_runtime_is_refused_while_a_sandbox_is_on_the_old_one(home: H
     assert goes_on(home, box)
 
 
+@pytest.mark.long
 def test_x4_another_runtime_is_booted_and_pinned_where_no_sandbox_is(home: Home) -> None:
     if shutil.which("runc") is None:
         pytest.skip("runc is not installed")
@@ -202,6 +205,7 @@ def test_x4_another_runtime_is_booted_and_pinned_where_no_sandbox_is(home: Home)
     assert home.up()[0]["runtime"] == "crun"
 
 
+@pytest.mark.long
 def test_a_runtime_that_is_not_permitted_is_refused_before_the_server_is_touched(home: Home) -> None:
     pid = home.pid
     _, err = home.up(code=1, SKERRY_ALLOW_SHARED_KERNEL="false")
@@ -209,6 +213,7 @@ def test_a_runtime_that_is_not_permitted_is_refused_before_the_server_is_touched
     assert home.pid == pid
 
 
+@pytest.mark.long
 def test_a_change_that_fails_leaves_the_server_as_it_was(home: Home, box: Sandbox) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -222,6 +227,7 @@ def test_a_change_that_fails_leaves_the_server_as_it_was(home: Home, box: Sandbo
     assert told["changed"] == {}
 
 
+@pytest.mark.long
 def test_what_was_wrong_on_the_host_and_is_mended_is_tried_anew(home: Home) -> None:
     sbxd, aside = home.config.sbxd, home.config.sbxd.with_suffix(".aside")
     home.run("down")
@@ -243,6 +249,7 @@ def test_a_wrong_setting_that_is_mended_is_in_force_at_the_next_up(home: Home) -
     assert list(told["changed"]) == ["sandbox_network"]
 
 
+@pytest.mark.long
 def test_a_file_that_was_broken_meanwhile_harms_no_running_server(home: Home) -> None:
     (home.config.home / "config.toml").write_text("port = [")
     server = CrashServer("crun", name="up")
@@ -271,6 +278,7 @@ def test_doctor_tells_of_the_running_server_and_the_real_pool(home: Home) -> Non
         assert client.list().all() == []
 
 
+@pytest.mark.long
 def test_doctor_tells_why_a_running_server_makes_no_sandbox(home: Home) -> None:
     sbxd, aside = home.config.sbxd, home.config.sbxd.with_suffix(".aside")
     sbxd.rename(aside)
@@ -283,6 +291,7 @@ def test_doctor_tells_why_a_running_server_makes_no_sandbox(home: Home) -> None:
     assert report["server"]["create"]["detail"]
 
 
+@pytest.mark.long
 def test_doctor_without_a_server_tells_of_the_pool_that_lies_there(home: Home) -> None:
     home.run("down")
     report, _ = home.run("doctor")
@@ -291,6 +300,7 @@ def test_doctor_without_a_server_tells_of_the_pool_that_lies_there(home: Home) -
 
 
 @pytest.mark.parametrize("moment", ["before the server", "while it starts", "while it gets ready"])
+@pytest.mark.long
 def test_an_interrupted_up_says_so_and_the_next_one_goes_on(home: Home, moment: str) -> None:
     home.run("down")
     process = home.begin("up", "--no-demo")
@@ -309,6 +319,7 @@ def test_an_interrupted_up_says_so_and_the_next_one_goes_on(home: Home, moment: 
     assert told["pid"] == home.pid
 
 
+@pytest.mark.long
 def test_an_up_that_was_killed_leaves_no_lock(home: Home) -> None:
     home.run("down")
     process = home.begin("up", "--no-demo")

@@ -1,6 +1,7 @@
 """Starts and kills real nodes for tests, and tells what they leave behind on the host."""
 
 import asyncio
+import ctypes
 import os
 import shutil
 import signal
@@ -57,6 +58,7 @@ class Node:
         return LocalProvider(self.home / "run" / "node.sock")
 
     async def start(self) -> None:
+        _leave_orphans_to_init()
         environ = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src")}
         main = Path(__file__).with_name("node_process.py")
         with (self.home / "node.log").open("ab") as logs:
@@ -173,3 +175,13 @@ def gathered(events: list[CommandEvent]) -> tuple[Exit, bytes, bytes]:
     assert isinstance(exit, Exit)
     out, err = (b"".join(e.data for e in events if isinstance(e, Output) and e.channel == n) for n in (1, 2))
     return exit, out, err
+
+
+def _leave_orphans_to_init() -> None:
+    """Undo what a test that ran a runtime in this process has set.
+
+    The sandboxes of a node that is killed go to init, as on a host. This process would have to reap them, and does not:
+    `runsc delete` would wait for a zombie.
+    """
+    pr_set_child_subreaper = 36
+    assert ctypes.CDLL(None).prctl(pr_set_child_subreaper, 0, 0, 0, 0) == 0

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from skerry.config import Config
+from skerry.node.processes import ORPHAN_GRACE_S
 
 CGROUPS = Path("/sys/fs/cgroup")
 
@@ -51,7 +52,11 @@ def held(config: Config, since: float | None = None) -> Held:
     )
 
 
-async def assert_nothing_left(config: Config, *, deadline_s: float = 5.0, since: float | None = None) -> None:
+# An orphan that nobody waits for is reaped after a while.
+SETTLED_S = ORPHAN_GRACE_S + 5
+
+
+async def assert_nothing_left(config: Config, *, deadline_s: float = SETTLED_S, since: float | None = None) -> None:
     """Wait until the instance holds nothing, and fail with the list when that does not come."""
     until = time.monotonic() + deadline_s
     while now := held(config, since):

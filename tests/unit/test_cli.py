@@ -177,7 +177,7 @@ class Api(BaseHTTPRequestHandler):
     }  # fmt: skip
 
     entry: ClassVar[dict[str, object]] = {
-        "name": "f", "path": "/f", "type": "file", "size_bytes": 1, "mode": "0644", "uid": 0, "gid": 0,
+        "name": ".bashrc", "path": "/.bashrc", "type": "file", "size_bytes": 1, "mode": "0644", "uid": 0, "gid": 0,
         "modified_at": "2030-01-01T00:00:00Z",
     }  # fmt: skip
 
@@ -230,6 +230,21 @@ def test_a_reader_that_has_gone_ends_the_program_quietly(api: dict[str, str]) ->
     )
     os.close(writing)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("source", ["/f", "f", "/d/../f", "/f/"])
+def test_a_copy_has_the_name_that_was_asked_for_whatever_the_sandbox_calls_it(
+    api: dict[str, str], tmp_path: Path, source: str
+) -> None:
+    done = skerry("cp", f"sbx_00000000000000000000:{source}", str(tmp_path), **api)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["f"]
+
+
+def test_a_copy_of_what_has_no_name_needs_one(api: dict[str, str], tmp_path: Path) -> None:
+    for source in ("/", "/..", "/d/..", "../.."):
+        done = skerry("cp", f"sbx_00000000000000000000:{source}", str(tmp_path), **api)
+        assert (done.returncode, list(tmp_path.iterdir())) == (1, []), source
 
 
 def test_what_this_machine_refuses_is_one_clear_line(api: dict[str, str], tmp_path: Path) -> None:

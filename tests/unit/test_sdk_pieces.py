@@ -150,7 +150,14 @@ def test_what_is_given_wins_over_the_environment() -> None:
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://[::1]:1", "http://localhost", "http://a.localhost"])
 def test_no_proxy_is_asked_for_this_machine(url: str) -> None:
     assert is_loopback(url)
-    assert not is_loopback("http://example.org")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://example.org", "http://127.example.org", "http://127.0.0.1.example.org", "http://10.0.0.1", "http://x"],
+)
+def test_a_name_that_looks_like_this_machine_is_another(url: str) -> None:
+    assert not is_loopback(url)
 
 
 def test_the_blocking_half_is_what_the_asynchronous_one_generates() -> None:

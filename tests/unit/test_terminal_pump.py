@@ -40,6 +40,9 @@ class Deaf:
     async def write(self, data: bytes) -> None:
         await asyncio.Event().wait()
 
+    async def revoked(self) -> None:
+        await asyncio.Event().wait()
+
     async def end_input(self) -> None:
         await asyncio.Event().wait()
 

@@ -59,7 +59,7 @@ def envelope(
     status: int, code: str, message: str, field: str | None = None, headers: Mapping[str, str] | None = None
 ) -> Response:
     request_id = logs.request_id() if status >= 500 else None
-    body = ErrorBody(error=ErrorDetail(code=code, message=message, field=field, request_id=request_id))
+    body = ErrorBody(error=ErrorDetail(code=code, message=_printable(message), field=field, request_id=request_id))
     return Response(body.model_dump_json(exclude_none=True), status, headers, "application/json")
 
 
@@ -72,7 +72,7 @@ def render(error: errors.SkerryError) -> Response:
         headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
     elif status == 503:
         headers["Retry-After"] = "1"
-    return envelope(status, error.code, _printable(error.message), error.field, headers)
+    return envelope(status, error.code, error.message, error.field, headers)
 
 
 async def on_skerry_error(_request: Request, error: Exception) -> Response:
@@ -104,7 +104,7 @@ async def on_http_error(request: Request, error: Exception) -> Response:
         405: f"{request.method} is not allowed on {request.url.path[:200]}.",
     }
     message = messages.get(error.status_code, str(error.detail))
-    return envelope(error.status_code, code, _printable(message), headers=error.headers)
+    return envelope(error.status_code, code, message, headers=error.headers)
 
 
 def fault(error: Exception) -> Response:

@@ -1,11 +1,10 @@
 """`cp`: files and directories between this machine and a sandbox. What comes from inside is checked."""
 
-import base64
-import os
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
+from posixpath import basename, normpath
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,7 +16,7 @@ from skerry.cli.places import place
 from skerry.model.errors import Invalid, NotFound, SkerryError
 
 if TYPE_CHECKING:
-    from skerry.sdk import FileEntry, Sandbox, Transfer
+    from skerry.sdk import Sandbox, Transfer
 
 Advance = Callable[[int, int | None], object]
 PlaceArgument = Annotated[
@@ -89,7 +88,7 @@ def _download(box: "Sandbox", source: str, target: Path, advance: Advance | None
 
     entry = box.files.stat(source)
     if target.is_dir() or str(target).endswith("/"):
-        target = target / _safe_name(entry)
+        target = target / _own_name(source)
     if entry.type == "dir":
         return box.files.download_dir(source, target, progress=advance)
     if entry.type != "file":
@@ -99,11 +98,15 @@ def _download(box: "Sandbox", source: str, target: Path, advance: Advance | None
     return Transfer(1, box.files.download(source, target, progress=advance))
 
 
-def _safe_name(entry: "FileEntry") -> str:
-    """A name from inside as a name here. Raises Invalid for one that would lead elsewhere."""
-    name = os.fsdecode(base64.b64decode(entry.name_base64)) if entry.name_base64 else entry.name
-    if name in ("", ".", "..") or "/" in name or "\0" in name:
-        raise Invalid(f"The sandbox told a name that is no name: {name!r}.")
+def _own_name(source: str) -> str:
+    """What a copy is called: as it was asked for. The sandbox's word for it could be that of any file here.
+
+    Raises:
+        Invalid: It has none.
+    """
+    name = basename(normpath(f"/workspace/{source}" if not source.startswith("/") else source))
+    if not name or "\0" in name:
+        raise Invalid(f"{source} has no name of its own. Give the copy one.", field="target")
     return name
 
 

@@ -72,6 +72,9 @@ async def create_key(deps: Deps, account_id: AccountId, name: str) -> tuple[ApiK
 async def delete_key(deps: Deps, account_id: AccountId, key_id: KeyId) -> None:
     """End a key at once (in other processes on the same database: within two seconds).
 
+    The account's open WebSockets in this process are closed, and its tickets void, whichever key they came from: whose
+    key is good opens them again. Other answers that are under way go on to their end.
+
     The key that the call came with may go, too. The first key lies in the server's home as well and comes back with the
     next start while it lies there.
 
@@ -80,7 +83,7 @@ async def delete_key(deps: Deps, account_id: AccountId, key_id: KeyId) -> None:
         Conflict: It is the account's only key (`last_key`): without one nobody could make another.
     """
     await deps.store.delete_key(account_id, key_id)
-    deps.keys.forget(key_id)
+    deps.keys.forget(key_id, account_id)
 
 
 async def bootstrap(deps: Deps, secret_hash: bytes, hint: str = "") -> Account:

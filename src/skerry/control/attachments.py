@@ -35,6 +35,10 @@ class Attachment:
     async def end_input(self) -> None:
         await self.deps.provider.guest(self.command.sandbox_id).close_stdin(self.command.id)
 
+    async def revoked(self) -> None:
+        """Return when a key of the account was deleted: whoever is attached has to show a good one again."""
+        await self.deps.keys.deleted(self.command.account_id)
+
     async def resize(self, size: TerminalSize) -> None:
         await terminals.resize_command(self.deps, self.command, size)
 

@@ -1,10 +1,14 @@
-"""Remembers, for a moment, which account a key belongs to, and when keys were used. Holds no secret: only hashes."""
+"""Remembers, for a moment, which account a key belongs to, and when keys were used; tells when one was deleted.
 
+Holds no secret: only hashes.
+"""
+
+import asyncio
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from skerry.model.account import ApiKey
-from skerry.model.ids import KeyId
+from skerry.model.ids import AccountId, KeyId
 
 # A key that another process deletes goes on working here for this long; one deleted here ends at once.
 _KEEP = timedelta(seconds=2)
@@ -20,6 +24,7 @@ class KeyCache:
         self._found: dict[bytes, tuple[ApiKey, datetime]] = {}
         self._used: dict[KeyId, datetime] = {}
         self._written: dict[KeyId, datetime] = {}
+        self._deleted: dict[AccountId, set[asyncio.Future[None]]] = {}
 
     def get(self, secret_hash: bytes, now: datetime) -> ApiKey | None:
         entry = self._found.get(secret_hash)
@@ -33,7 +38,23 @@ class KeyCache:
         self._found[key.secret_hash] = (key, now + _KEEP)
         self._used[key.id] = now
 
-    def forget(self, key_id: KeyId) -> None:
+    async def deleted(self, account_id: AccountId) -> None:
+        """Return when a key of this account is deleted here: what was opened with a key may have been with that one."""
+        waiting = self._deleted.setdefault(account_id, set())
+        told = asyncio.get_running_loop().create_future()
+        waiting.add(told)
+        try:
+            await told
+        finally:
+            waiting.discard(told)
+            if not waiting and self._deleted.get(account_id) is waiting:
+                del self._deleted[account_id]
+
+    def forget(self, key_id: KeyId, account_id: AccountId) -> None:
+        """A key of this account was deleted."""
+        for told in self._deleted.get(account_id, ()):
+            if not told.done():
+                told.set_result(None)
         self._found = {hash_: entry for hash_, entry in self._found.items() if entry[0].id != key_id}
         self._used.pop(key_id, None)
         self._written.pop(key_id, None)

@@ -39,7 +39,7 @@ async def pump(socket: WebSocket, attachment: Attachment, offset: int, *, channe
     """Serve an accepted socket to its end. `channels`: a byte before the output says which."""
     pumping = _Pump(socket, attachment, channels)
     async with asyncio.TaskGroup() as group:
-        works = (pumping.outward(offset), pumping.inward(), pumping.feed())
+        works = (pumping.outward(offset), pumping.inward(), pumping.feed(), pumping.revoked())
         tasks = [group.create_task(work) for work in works]
         ended, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in rest:
@@ -51,7 +51,7 @@ async def pump(socket: WebSocket, attachment: Attachment, offset: int, *, channe
 
 
 class _Pump:
-    """One client. Each of its three works ends with how to close, or with None: the client has gone."""
+    """One client. Each of its works ends with how to close, or with None: the client has gone."""
 
     def __init__(self, socket: WebSocket, attachment: Attachment, channels: bool) -> None:
         self._socket = socket
@@ -147,6 +147,11 @@ class _Pump:
                     await self._attachment.end_input()
         except SkerryError as error:
             return _broken(error)
+
+    async def revoked(self) -> Ending:
+        """The end of the right to be here."""
+        await self._attachment.revoked()
+        return Ending(TRY_AGAIN, "An API key of this account was deleted. Connect again with one that is valid.")
 
     def _take(self) -> bytes:
         """What waits, keystrokes together: while one is on its way inside, the next ones gather."""

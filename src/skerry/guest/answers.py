@@ -228,10 +228,13 @@ def read_port(value: dict[str, Any]) -> ListeningPort:
     family = value.get("family")
     if family not in ("ipv4", "ipv6"):
         raise ProtocolError("The sandbox answered with a bad 'family'.")
+    told = file_text(value, "address", 64)
     try:
-        address = str(ip_address(file_text(value, "address", 64)))
+        address = str(ip_address(told))
     except ValueError as error:
         raise ProtocolError("The sandbox answered with a bad 'address'.") from error
+    if "%" in told:  # a zone, which can be any text; no listener has one
+        raise ProtocolError("The sandbox answered with a bad 'address'.")
     return ListeningPort(
         port=number(value, "port", 1, 65_535),
         address=address,

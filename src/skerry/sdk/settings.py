@@ -44,4 +44,11 @@ def _is_address(text: str) -> bool:
 def is_loopback(url: str) -> bool:
     """Whether the address is this machine: then no proxy of the environment is asked."""
     host = urlsplit(url).hostname or ""
-    return host in ("localhost", "::1") or host.startswith("127.") or host.endswith(".localhost")
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    from ipaddress import ip_address  # a millisecond and more, which most need not pay
+
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False  # a name, such as 127.example.org

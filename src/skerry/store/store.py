@@ -123,6 +123,7 @@ class SqlStore:
             if len(keys) == 1:
                 raise Conflict("This is the account's only key. Make another one first.", code="last_key")
             connection.execute(delete(api_keys).where(own, api_keys.c.id == key_id))
+            tickets.void(connection, account_id=account_id)
 
         await self._database.write(work)
 

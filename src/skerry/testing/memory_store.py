@@ -71,6 +71,7 @@ class MemoryStore:
         if len(await self.list_keys(account_id)) == 1:
             raise Conflict("This is the account's only key.", code="last_key")
         del self._keys[key_id]
+        self._tickets = {key: each for key, each in self._tickets.items() if each.account_id != account_id}
 
     async def touch_keys(self, used: Mapping[KeyId, datetime]) -> None:
         for key in [self._keys[key_id] for key_id in used if key_id in self._keys]:

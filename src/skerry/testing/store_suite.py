@@ -524,5 +524,16 @@ class StoreSuite:
         taken = await asyncio.gather(*(store.take_ticket(fresh.secret_hash) for _ in range(5)))
         assert sorted(taken, key=lambda each: each is None) == [fresh, None, None, None, None]
 
+    async def test_with_a_key_the_tickets_of_its_account_go(self, store: Store) -> None:
+        one, two = await add_account(store), await add_account(store, "two")
+        spare = ApiKey(new_key_id(), one.id, "spare", hash_secret("spare"), NOW)
+        await store.add_key(spare)
+        later = datetime.now(UTC) + timedelta(hours=1)
+        for account in (one, two):
+            await store.add_ticket(Ticket(hash_secret(account.id), account.id, new_command_id(), later))
+        await store.delete_key(one.id, spare.id)
+        assert await store.take_ticket(hash_secret(one.id)) is None
+        assert await store.take_ticket(hash_secret(two.id)) is not None
+
     async def test_a_store_that_is_open_answers_a_ping(self, store: Store) -> None:
         await store.ping()

@@ -264,6 +264,7 @@ LIES: dict[str, tuple[Callable[[SbxdGuest], Awaitable[Any]], Frames]] = {
     "a negative age": (processes, [line(PROCESS | {"age_ms": -1})]),
     "a wrong count of processes": (processes, [line(PROCESS), close({"count": 2})]),
     "port 0": (ports, [line(PORT | {"port": 0})]),
+    "an address with a zone": (ports, [line(PORT | {"address": "fe80::1%\x1b[2J", "family": "ipv6"})]),
     "an address that is none": (ports, [line(PORT | {"address": "over there"})]),
     "a family that is none": (ports, [line(PORT | {"family": "unix"})]),
     "a port that does not connect": (lambda guest: guest.open_port(80), [event({"event": "started", "pid": 1})]),
