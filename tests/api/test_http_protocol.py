@@ -92,6 +92,27 @@ def test_a_head_that_is_too_long_is_answered(server: Server) -> None:
     assert b'"too_large"' in answer
 
 
+async def test_the_end_of_a_body_counts_as_no_head_however_much_comes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[HttpProtocol] = []
+
+    def connection_made(self: HttpProtocol, transport: asyncio.Transport) -> None:
+        made.append(self)
+        HttpProtocol.connection_made(self, transport)
+
+    monkeypatch.setattr(Impatient, "connection_made", connection_made)
+    async with served() as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        size = 2 * HEAD_BYTES
+        async with asyncio.timeout(SOON_S):
+            while not made:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            # How it is cut on its way is the system's choice; here it comes as the head, then all of the body.
+            made[0].data_received(f"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n".encode())
+            made[0].data_received(b"x" * size)
+            assert (await reader.readline()).startswith(b"HTTP/1.1 204 ")
+        writer.close()
+
+
 def test_long_heads_that_end_are_taken_on_one_connection(http: httpx2.Client) -> None:
     for _ in range(3):
         assert http.get("/v1/me", headers={"X-Long": "x" * (HEAD_BYTES // 2)}).status_code == 200

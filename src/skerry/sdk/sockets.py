@@ -5,7 +5,7 @@ The library is imported when the first one is opened: `import skerry` does witho
 
 import socket
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 CONNECT_S = 10.0
 CLOSE_S = 2.0
 MESSAGE_BYTES = 16 << 20  # from the server
-SANDBOX_GONE, POLICY, TOO_LARGE = 4410, 1008, 1009
+ENDED, SANDBOX_GONE, POLICY, TOO_LARGE = 1000, 4410, 1008, 1009
 # A server that is gone without a word is noticed by the kernel, two minutes later at most.
 _PROBES = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
 
@@ -45,9 +45,10 @@ def keep_alive(connection: "AsyncWebSocket | WebSocket") -> None:
     peer: Any = connection.transport.get_extra_info("socket") if asynchronous else connection.socket  # type: ignore
     if peer is None or peer.family == socket.AF_UNIX:
         return
-    peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in _PROBES:
-        peer.setsockopt(socket.IPPROTO_TCP, option, value)
+    with suppress(OSError):  # closed already: whoever reads finds out why
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _PROBES:
+            peer.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def refused(url: str, error: Exception) -> SkerryError:
@@ -70,7 +71,7 @@ def broken(code: int | None, said: Mapping[str, Any] | None, reason: str) -> Ske
         return SandboxGone(message)
     if code in (POLICY, TOO_LARGE):
         return Invalid(message, code=str((said or {}).get("code") or "invalid"))
-    if code == 1000:
+    if code == ENDED:
         return ProtocolError("The server ended the connection before the command's end.")
     return Unavailable(message)
 

@@ -16,13 +16,14 @@ from skerry.sdk.attachment import Ended, Reader
 from skerry.sdk.backoff import delay_s
 from skerry.sdk.errors import Unreachable
 from skerry.sdk.results import Lost, Output
-from skerry.sdk.sockets import broken, connect_async, keep_alive, refused
+from skerry.sdk.sockets import ENDED, SANDBOX_GONE, broken, connect_async, keep_alive, refused
 
 if TYPE_CHECKING:
     from skerry.sdk.sockets import AsyncWebSocket
 
 RECONNECT_S = 60.0
 RETRY_S = 0.05
+_NOBODY = "It has ended: nobody reads its input any more."
 PIECE = 1 << 18  # bytes of input a message; the server takes up to 1 MiB
 
 
@@ -105,6 +106,7 @@ class AsyncAttachment:
         await self._send(json.dumps({"signal": signal}))
 
     async def _send(self, message: bytes | str) -> None:
+        begun = time.monotonic()
         while True:
             socket = self._socket
             if socket is not None:
@@ -112,11 +114,15 @@ class AsyncAttachment:
                     await socket.send(message)
                     return
                 except ConnectionClosed:
-                    pass  # taken up again by `events`
+                    # Else it is taken up again by `events`, which may be yet to be gone through.
+                    if socket.close_code in (ENDED, SANDBOX_GONE):
+                        raise Unavailable(_NOBODY, code="ended") from None
             if self._failed is not None:
                 raise self._failed
             if self.ended is not None:
-                raise Unavailable("It has ended: nobody reads its input any more.", code="ended")
+                raise Unavailable(_NOBODY, code="ended")
+            if time.monotonic() - begun > RECONNECT_S:
+                raise Unavailable("The connection is broken, and nobody goes through the events to take it up again.")
             await sleep(RETRY_S)
 
     async def _again(self) -> None:
