@@ -30,6 +30,14 @@ def test_exec_it_is_a_terminal_of_this_ones_size_and_passes_the_exit_code(sit: S
         assert seat.is_as_before
 
 
+def test_what_ends_at_once_is_shown_and_its_exit_code_passed(sit: Sit, sandbox: Sandbox) -> None:
+    """Often before the size of this terminal could be passed on."""
+    for code in range(6):
+        with sit("exec", "-it", sandbox.id, "--", "sh", "-c", f"echo done; exit {code}") as seat:
+            assert seat.ends() == code
+            assert b"done" in seat.seen
+
+
 def test_a_shell_takes_keys_and_ctrl_c_interrupts_what_runs_in_it(sit: Sit, sandbox: Sandbox) -> None:
     with sit("shell", sandbox.id) as seat:
         seat.types("echo be''gun; sleep 1000\r")

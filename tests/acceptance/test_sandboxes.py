@@ -56,7 +56,7 @@ def test_x4_bad_input_is_refused_by_name_and_nothing_is_made(
 
 def test_a_wrong_key_is_unauthorized(server: Server) -> None:
     with Skerry(server.url, "skerry_live_wrong") as stranger, pytest.raises(Unauthorized):
-        stranger.list()
+        stranger.list().all()
 
 
 def test_f31_the_active_runtime_is_reported(client: Skerry) -> None:

@@ -106,6 +106,8 @@ def _serve(attachment: "Attachment", escape: Escape | None) -> int:
     keyboard = Keyboard(attachment, escape)
     keyboard.start()
     with keyboard.told_of_sizes():
+        with suppress(SkerryError):  # it has ended already: the events say how
+            attachment.resize(*size())
         try:
             for event in attachment.events():
                 if isinstance(event, Lost):
@@ -141,7 +143,6 @@ class Keyboard:
     def told_of_sizes(self) -> Generator[None]:
         """Pass on new sizes of the terminal here. A handler may not send: it only wakes the reader."""
         before = signal.signal(signal.SIGWINCH, lambda number, frame: self._resized())
-        self._resized()  # this one's, not here: what is sent may wait for events, which nobody reads yet
         try:
             yield
         finally:

@@ -23,5 +23,5 @@ def signal_number(given: int | str) -> int:
     else:
         number = _NUMBERS.get(given.upper().removeprefix("SIG"), 0)
     if not 1 <= number <= LAST:
-        raise Invalid(f"There is no signal '{str(given)[:32]}'. Give a number from 1 to {LAST} or a name such as TERM.")
+        raise Invalid(f"There is no signal {ascii(given)[:40]}. Give a number from 1 to {LAST} or a name such as TERM.")
     return number
