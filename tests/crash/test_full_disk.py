@@ -136,13 +136,13 @@ def test_f34_an_upload_beyond_the_limit_is_refused_and_the_file_before_stays(box
 
 def test_f34_a_full_pool_takes_no_sandbox_and_takes_one_when_there_is_room(disk: SmallDisk) -> None:
     with disk.server.only_client() as client:
-        boxes = [client.create(disk_mb=512)]
+        boxes = [client.create(disk_mb=400)]
         hog = boxes[0]
         hog.commands.run("dd if=/dev/zero of=big bs=1M count=400 2>/dev/null")
         refused = None
         for _ in range(3):
             try:
-                boxes.append(client.create(disk_mb=512))
+                boxes.append(client.create(disk_mb=400))
                 boxes[-1].commands.run("dd if=/dev/zero of=big bs=1M count=400 2>/dev/null; sync")
             except TooBusy as error:
                 refused = error
