@@ -330,3 +330,13 @@ def test_a_fault_of_ours_tells_no_details(server: Server, http: httpx2.Client) -
     message = refused(answer, 500, "internal")
     assert "secret" not in message
     assert http.get("/v1/me").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "route",
+    ["sandboxes/x/stop", "sandboxes/x/resume", "sandboxes/x/fork", "sandboxes/x/snapshots", "sandboxes/x/preview-link"],
+)
+def test_x4_what_is_yet_to_come_is_refused_by_name(http: httpx2.Client, route: str) -> None:
+    answer = http.post(f"/v1/{route}", json={})
+    refused(answer, 501, "not_supported")
+    assert f"'{route.rpartition('/')[2]}'" in answer.json()["error"]["message"]

@@ -1,5 +1,6 @@
 """The one map from errors to HTTP, and the one envelope. Nobody else names a status of an error."""
 
+import re
 from collections.abc import Mapping
 
 import structlog
@@ -46,6 +47,10 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "io": 502,
 }
 
+# Parts of the published client's interface that are yet to come, by their addresses.
+_YET_TO_COME = re.compile(
+    r"/v1/(?:snapshots(?:/.*)?|sandboxes/[^/]+/(?:stop|resume|fork|snapshots|preview-link|preview/.*|browser/.*))"
+)
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "too_large", 415: "unsupported_media_type"}
 
 
@@ -90,6 +95,8 @@ async def on_invalid_request(_request: Request, error: Exception) -> Response:
     if first["type"] == "extra_forbidden":
         return envelope(400, "unknown_field", f"Unknown field '{_printable(field)}'.", _printable(field))
     message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "string_pattern_mismatch":
+        message = f"There are characters in it that may not be there, or it has not the form {first['ctx']['pattern']}"
     if not field:
         return envelope(400, "invalid", f"The body is wrong: {_printable(message)}.", "body")
     return envelope(400, "invalid", f"Field '{_printable(field)}': {_printable(message)}.", _printable(field))
@@ -98,6 +105,9 @@ async def on_invalid_request(_request: Request, error: Exception) -> Response:
 async def on_http_error(request: Request, error: Exception) -> Response:
     """What the framework itself refuses: unknown routes, wrong methods, bodies it cannot read."""
     assert isinstance(error, HTTPException)
+    if error.status_code == 404 and _YET_TO_COME.fullmatch(request.url.path):
+        what = request.url.path.split("/")[4 if "/sandboxes/" in request.url.path else 2].partition("/")[0]
+        return envelope(501, "not_supported", f"'{what}' is not supported by this version of Skerry yet.")
     code = _HTTP_CODES.get(error.status_code, "invalid" if error.status_code < 500 else "internal")
     messages = {
         404: f"There is no {request.url.path[:200]} here. See /openapi.json for what there is.",

@@ -100,10 +100,13 @@ def client() -> "Skerry":
     return Skerry(url, key)
 
 
-def find(server: "Skerry", word: str | None) -> "Sandbox":
+_ENDED = ("failed", "destroying", "destroyed")
+
+
+def find(server: "Skerry", word: str | None, *, ended_too: bool = False) -> "Sandbox":
     """The sandbox that `word` names: its id, its name, a label as KEY=VALUE, or the beginning of its id.
 
-    None: the one that `skerry use` chose for this directory.
+    Of several the only one that has not ended is meant, unless `ended_too`. None: the one that `skerry use` chose for this directory.
 
     Raises:
         NotFound: None.
@@ -119,11 +122,12 @@ def find(server: "Skerry", word: str | None) -> "Sandbox":
     found = matching(server, word)
     if not found:
         raise NotFound(f"No sandbox has the name, label or id '{word}'. `skerry ls` lists yours.", field="sandbox")
-    if len(found) > 1:
-        listed = ", ".join(f"{box.id} ({box.name or 'no name'})" for box in found[:8])
+    living = [] if ended_too else [box for box in found if box.status not in _ENDED]
+    if len(found) > 1 and len(living) != 1:
+        listed = ", ".join(f"{box.id} ({box.name or 'no name'}, {box.status})" for box in found[:8])
         more = f" and {len(found) - 8} more" if len(found) > 8 else ""
         raise Conflict(f"'{word}' means {len(found)} sandboxes: {listed}{more}. Give the id.", field="sandbox")
-    return found[0]
+    return (living or found)[0]
 
 
 def matching(server: "Skerry", word: str) -> "list[Sandbox]":

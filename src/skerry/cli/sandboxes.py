@@ -200,7 +200,7 @@ def as_json(box: "Sandbox") -> dict[str, object]:
 
 def _meant(server: "Skerry", word: str, *, every: bool) -> "list[Sandbox]":
     if not every:
-        return [find(server, word)]
+        return [find(server, word, ended_too=True)]  # what cannot be undone is not done by a guess
     found = matching(server, word)
     if not found:
         raise NotFound(f"No sandbox has the name, label or id '{word}'. `skerry ls` lists yours.", field="sandbox")
