@@ -106,7 +106,8 @@ _ENDED = ("failed", "destroying", "destroyed")
 def find(server: "Skerry", word: str | None, *, ended_too: bool = False) -> "Sandbox":
     """The sandbox that `word` names: its id, its name, a label as KEY=VALUE, or the beginning of its id.
 
-    Of several the only one that has not ended is meant, unless `ended_too`. None: the one that `skerry use` chose for this directory.
+    Of several the only one that has not ended is meant, unless `ended_too`. None: the one that
+    `skerry use` chose for this directory.
 
     Raises:
         NotFound: None.
