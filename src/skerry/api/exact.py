@@ -5,9 +5,8 @@ from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 
+from skerry.api.streaming import gathered
 from skerry.model.errors import Invalid
-
-_SMALL = 32_768
 
 
 def exact(request: Request, path: str) -> str:
@@ -18,27 +17,22 @@ def exact(request: Request, path: str) -> str:
     return dict(parse_qsl(query, keep_blank_values=True, errors="surrogateescape"))["path"]
 
 
-async def upload(request: Request, limit: int) -> AsyncIterator[bytes]:
-    """The body as it comes. Only small pieces are gathered: each would cost a frame and a wake-up inside.
+def upload(request: Request, limit: int) -> AsyncIterator[bytes]:
+    """The body as it comes, small pieces together.
 
     Raises:
-        Invalid: It is longer than `limit` bytes, code `too_large`.
+        Invalid: It is longer than `limit` bytes, code `too_large`; where it says so itself, before anything is read.
     """
+    return gathered(_bounded(request, limit))
+
+
+async def _bounded(request: Request, limit: int) -> AsyncIterator[bytes]:
     _check_length(int(request.headers.get("content-length", "0") or 0), limit)
-    held = bytearray()
     received = 0
     async for chunk in request.stream():
         received += len(chunk)
         _check_length(received, limit)
-        if not held and len(chunk) >= _SMALL:
-            yield chunk  # not copied once more
-            continue
-        held += chunk
-        if len(held) >= _SMALL:
-            yield bytes(held)
-            held.clear()
-    if held:
-        yield bytes(held)
+        yield chunk
 
 
 def _check_length(length: int, limit: int) -> None:
