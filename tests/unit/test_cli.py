@@ -253,3 +253,10 @@ def test_what_this_machine_refuses_is_one_clear_line(api: dict[str, str], tmp_pa
         done = skerry(*words, **api)
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr.startswith("skerry: ") and done.stderr.count("\n") == 1, done.stderr
+
+
+@pytest.mark.parametrize("words", [["--since", "-5"], ["--step", "60"], ["--since", "60", "--step", "0"]])
+def test_x4_times_of_metrics_that_show_nothing_are_refused(words: list[str]) -> None:
+    done = skerry("metrics", "box", *words)
+    assert done.returncode in (1, 2)
+    assert words[-2] in done.stderr and "Traceback" not in done.stderr

@@ -60,16 +60,20 @@ def ports(sandbox: SandboxArgument = None, output: OutputOption = Format.TEXT) -
 def metrics(
     sandbox: SandboxArgument = None,
     since: Annotated[
-        int | None, typer.Option("--since", metavar="SECONDS", help="What it used in the last so many seconds, too.")
+        int | None,
+        typer.Option("--since", min=1, metavar="SECONDS", help="What it used in the last so many, too."),
     ] = None,
     step: Annotated[
-        int | None, typer.Option("--step", metavar="SECONDS", help="One line for each so many seconds.")
+        int | None,
+        typer.Option("--step", min=1, max=86_400, metavar="SECONDS", help="One line for each; with --since."),
     ] = None,
     output: OutputOption = Format.TEXT,
 ) -> None:
     """Show what a sandbox uses: now, and with --since what it used (at most a day back)."""
     from datetime import UTC, datetime, timedelta
 
+    if step is not None and since is None:
+        raise Invalid("--step spaces out what --since shows: give both, or neither.", field="step")
     begin = None if since is None else datetime.now(UTC) - timedelta(seconds=since)
     with client() as server:
         told = find(server, sandbox).metrics(since=begin, step_s=step)

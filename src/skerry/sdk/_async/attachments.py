@@ -102,7 +102,7 @@ class AsyncAttachment:
         await self._send(json.dumps({"resize": {"cols": cols, "rows": rows}}))
 
     async def signal(self, signal: int | str) -> None:
-        """A signal, by number or name, to every process in it."""
+        """A signal, by number or name, to its main program's process group. `RunningCommand.signal` reaches all."""
         await self._send(json.dumps({"signal": signal}))
 
     async def _send(self, message: bytes | str) -> None:

@@ -102,7 +102,7 @@ class Attachment:
         self._send(json.dumps({"resize": {"cols": cols, "rows": rows}}))
 
     def signal(self, signal: int | str) -> None:
-        """A signal, by number or name, to every process in it."""
+        """A signal, by number or name, to its main program's process group. `RunningCommand.signal` reaches all."""
         self._send(json.dumps({"signal": signal}))
 
     def _send(self, message: bytes | str) -> None:
