@@ -56,6 +56,21 @@ class Config(BaseModel):
     output_cap_mb: int = Field(64, ge=1, description="Output kept per command; what lies beyond is counted, not kept.")
     output_keep_hours: int = Field(24, ge=1, description="How long the output of an ended command is kept.")
     upload_limit_mb: int = Field(102_400, ge=1, description="Largest file that one request may write.")
+    idle_timeout_s: int = Field(
+        1800, ge=0, description="Without use for as long, a sandbox that names no other time is stopped; 0: never."
+    )
+    archive_url: str = Field(
+        "",
+        pattern="^(|none|file:///.+|s3://[a-z0-9][a-z0-9.-]+(/[A-Za-z0-9._/-]*)?)$",
+        description="Where the files of stopped sandboxes and snapshots are stored: file:///directory, s3://bucket/prefix,"
+        " or none: then nothing can be stopped, and idle sandboxes are destroyed. Empty: `archive` in the home.",
+    )
+    archive_endpoint: str = Field(
+        "", pattern="^(|https?://[^ ]+)$", description="Address of an S3 server that is not Amazon's."
+    )
+    archive_region: str = Field("us-east-1", description="Region of the S3 bucket.")
+    archive_access_key: str = Field("", repr=False, description="Access key of the S3 bucket; empty: the host's role.")
+    archive_secret_key: str = Field("", repr=False, description="Secret key of the S3 bucket.")
     sandbox_network: str = Field(
         "", description="IPv4 /16 to number sandboxes from; empty: one of 10.128.0.0/9 chosen by the instance."
     )
@@ -113,6 +128,13 @@ class Config(BaseModel):
     def pool_dir(self) -> Path:
         """Where the btrfs pool is mounted."""
         return self.home / "pool"
+
+    @property
+    def archive_place(self) -> str:
+        """`archive_url` with the default filled in; empty: archives are kept nowhere."""
+        if self.archive_url == "none":
+            return ""
+        return self.archive_url or f"file://{self.home / 'archive'}"
 
     @property
     def secrets_file(self) -> Path:

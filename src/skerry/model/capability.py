@@ -34,6 +34,7 @@ class Capabilities:
     memory_mb: int = 0
     cpu_millis: int = 0
     disk_mb: int = 0
+    storage: str = ""  # where archives lie, for the eye: no secrets; empty: nowhere, so nothing can be stopped
     probes: tuple[Probe, ...] = field(default=())
 
 

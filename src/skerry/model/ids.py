@@ -13,6 +13,12 @@ KeyId = NewType("KeyId", str)
 SandboxId = NewType("SandboxId", str)
 CommandId = NewType("CommandId", str)
 ShellId = NewType("ShellId", str)
+SnapshotId = NewType("SnapshotId", str)
+ArchiveId = NewType("ArchiveId", str)
+VaultId = NewType("VaultId", str)
+# A tree of files that a provider holds: a sandbox's workspace (`sbx_…`), a snapshot's (`snap_…`), or one that is held
+# for as long as a copy is being made (`cap_…`).
+TreeId = NewType("TreeId", str)
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base32: nothing to mistake when read aloud
 _BODY_LENGTH = 20  # 100 bits
@@ -51,3 +57,19 @@ def new_command_id() -> CommandId:
 
 def new_shell_id() -> ShellId:
     return ShellId(_new("ses"))
+
+
+def new_snapshot_id() -> SnapshotId:
+    return SnapshotId(_new("snap"))
+
+
+def new_archive_id() -> ArchiveId:
+    return ArchiveId(_new("arc"))
+
+
+def new_vault_id() -> VaultId:
+    return VaultId(_new("vlt"))
+
+
+def new_capture_id() -> TreeId:
+    return TreeId(_new("cap"))

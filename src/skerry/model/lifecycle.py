@@ -8,6 +8,9 @@ from skerry.model.errors import Conflict
 class State(StrEnum):
     CREATING = "creating"
     RUNNING = "running"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    RESUMING = "resuming"
     DESTROYING = "destroying"
     DESTROYED = "destroyed"
     FAILED = "failed"
@@ -16,6 +19,9 @@ class State(StrEnum):
 class Event(StrEnum):
     CREATED = "created"
     BROKE = "broke"
+    STOP = "stop"
+    ARCHIVED = "archived"
+    RESUME = "resume"
     DESTROY = "destroy"
     GONE = "gone"
 
@@ -36,8 +42,22 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.CREATING, Event.BROKE): State.FAILED,
     (State.CREATING, Event.DESTROY): State.DESTROYING,
     (State.RUNNING, Event.BROKE): State.FAILED,
+    (State.RUNNING, Event.STOP): State.STOPPING,
     (State.RUNNING, Event.DESTROY): State.DESTROYING,
-    # The workspace of a failed sandbox is kept until its owner destroys it.
+    # Its compute is freed at once; it is stopped when its files are in the object store. Until then the node has them.
+    (State.STOPPING, Event.ARCHIVED): State.STOPPED,
+    (State.STOPPING, Event.RESUME): State.RESUMING,
+    (State.STOPPING, Event.BROKE): State.FAILED,
+    (State.STOPPING, Event.DESTROY): State.DESTROYING,
+    (State.STOPPED, Event.RESUME): State.RESUMING,
+    (State.STOPPED, Event.DESTROY): State.DESTROYING,
+    (State.RESUMING, Event.CREATED): State.RUNNING,
+    # What came up for a moment may have written: its files are archived again.
+    (State.RESUMING, Event.BROKE): State.STOPPING,
+    (State.RESUMING, Event.DESTROY): State.DESTROYING,
+    # The workspace of a failed sandbox is kept until its owner destroys it, resumes it, or has it stored.
+    (State.FAILED, Event.STOP): State.STOPPING,
+    (State.FAILED, Event.RESUME): State.RESUMING,
     (State.FAILED, Event.DESTROY): State.DESTROYING,
     (State.DESTROYING, Event.GONE): State.DESTROYED,
 }

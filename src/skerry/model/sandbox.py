@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from skerry.model.capture import Archive
 from skerry.model.ids import AccountId, ProjectId, SandboxId
 from skerry.model.lifecycle import Cause, State
 
@@ -57,6 +58,7 @@ class Observed:
     running: bool
     cause: Cause | None = None
     detail: str = ""
+    stopped: bool = False  # by `stop`: its files are kept, nothing else is
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,9 @@ class Sandbox:
     cause: Cause | None = None
     detail: str = ""
     startup_command: str | None = None
+    archive: Archive | None = None  # the latest; since a resume the files may have changed
+    active_at: datetime | None = None  # the last use that was written down; None: none since it was made
+    idle_timeout_s: int = 0  # without use for as long, it is stopped; 0: never
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,12 @@
 """A fleet that runs sandboxes and keeps their files."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Protocol
 
 from skerry.model.capability import Capabilities, Health
+from skerry.model.capture import Archive, Held, Moved, Swept, Vault
 from skerry.model.command import CommandEvent, Exit
-from skerry.model.ids import CommandId, SandboxId
+from skerry.model.ids import ArchiveId, CommandId, SandboxId, TreeId
 from skerry.model.metrics import Metrics
 from skerry.model.sandbox import Observed, Placement, SandboxSpec
 from skerry.model.template import BuildProgress, TemplateState
@@ -19,15 +20,88 @@ class Provider(Protocol):
 
     async def capabilities(self) -> Capabilities: ...
 
-    async def create(self, spec: SandboxSpec) -> Placement:
+    async def create(self, spec: SandboxSpec, tree: TreeId | None = None) -> Placement:
         """Make the sandbox and return when sbxd answers in it. The same (id, generation) again: the same answer.
 
-        A failed create leaves nothing behind.
+        `tree` is what its workspace begins with. None: nothing. Its own id: the workspace that was kept when it was
+        stopped, or died, in an earlier generation (resume; its root layer is new). Another's: a copy of it as it is
+        now, which costs the same at any size; whoever it belongs to is not disturbed.
+        A failed create leaves nothing behind but what was kept before it.
 
         Raises:
-            NotFound: Unknown template (the message lists the known ones).
+            NotFound: Unknown template (the message lists the known ones); or, code `tree_missing`, `tree` is not here.
             Refused: The host cannot give what the spec asks for.
             TooBusy: No room now.
+        """
+        ...
+
+    async def stop(self, sandbox_id: SandboxId, generation: int) -> None:
+        """End its compute, whatever runs in it; keep its workspace, on disk and unchanged from then on, and no more.
+
+        A dead or a stopped one: the same. Of a generation that is over: nothing happens.
+
+        Raises:
+            NotFound: The provider holds nothing of it.
+        """
+        ...
+
+    async def capture(self, sandbox_id: SandboxId, tree: TreeId) -> None:
+        """Hold a copy of a sandbox's workspace, as it is at one instant, as `tree`. Costs the same at any size.
+
+        Whether it runs, is stopped or dead; what runs in it is not disturbed. There is such a tree: nothing happens.
+
+        Raises:
+            NotFound: The provider does not hold its workspace (`tree_missing`).
+            TooBusy: No room now.
+        """
+        ...
+
+    def archive(self, tree: TreeId, vault: Vault) -> AsyncIterator[Moved]:
+        """Put a held tree into the object store; the last item has what was made, which was read back by then.
+
+        Of a sandbox only when it does not run. What the vault has is not sent again. Breaking off is safe at any time:
+        what was sent is found by the next one, or swept.
+
+        Raises:
+            NotFound: No such tree here (`tree_missing`).
+            Conflict: The sandbox runs.
+            Unavailable: The object store cannot be used now; the message has its words.
+            Refused: The tree is beyond what an archive holds; the message names the limit. It is kept.
+        """
+        ...
+
+    def fetch(self, tree: TreeId, archive: Archive, vault: Vault) -> AsyncIterator[Moved]:
+        """Hold the files of an archive as `tree`; one that is held already stays as it is, at once. All or nothing.
+
+        Raises:
+            Unavailable: The object store cannot be used now.
+            NotFound: The vault has no such archive (`archive_missing`).
+            Refused: What it has is damaged; the message says where.
+            TooBusy: No room now.
+        """
+        ...
+
+    async def drop(self, tree: TreeId) -> None:
+        """Hold a tree no more. Of a sandbox only when it was stopped. Not held: success. Copies stay.
+
+        Raises:
+            Conflict: The sandbox runs.
+        """
+        ...
+
+    async def trees(self) -> Sequence[Held]:
+        """All trees that the provider holds; of sandboxes only the stopped ones'."""
+        ...
+
+    async def sweep(
+        self, vault: Vault, keep: Collection[ArchiveId], *, older_than_s: float, dry: bool = False
+    ) -> Swept:
+        """Remove from a vault what none of the archives in `keep` needs and what is older. `dry`: only count.
+
+        Never beside an `archive` of the same vault: it waits for those, and they for it.
+
+        Raises:
+            Unavailable: The object store cannot be used now.
         """
         ...
 
