@@ -328,7 +328,10 @@ def test_f14_f15_f16_f17_startups_run_on_each_way_up(client: Skerry) -> None:
     with client.create("python", startup_command="echo command >> log") as box:
 
         def ran(of: Sandbox, times: int, word: str = "command") -> bool:
-            return of.files.exists("/workspace/log") and of.files.read("/workspace/log").decode().split().count(word) == times
+            return (
+                of.files.exists("/workspace/log")
+                and of.files.read("/workspace/log").decode().split().count(word) == times
+            )
 
         eventually("on create", lambda: ran(box, 1))
         box.files.write("/workspace/flax.startup", b"# a comment\n\n  echo file >> log\necho never >> log\n")

@@ -105,7 +105,9 @@ def snapshot(server: CrashServer, step: Step, victim: str) -> None:
         server.settled(client)
         _all_there(box)
         assert box.files.exists("/root/outside")
-        eventually("no snapshot is half-made", lambda: all(s.status == "ready" for s in _snapshots(client)), within_s=SETTLED_S)
+        eventually(
+            "no snapshot is half-made", lambda: all(s.status == "ready" for s in _snapshots(client)), within_s=SETTLED_S
+        )
         found = _snapshots(client)
         assert len(found) <= 1
         if told.answer is not None:
