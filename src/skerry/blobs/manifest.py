@@ -117,22 +117,32 @@ class ManifestWriter:
         self._buffer = bytearray(rest)
 
 
-def file_records(status: os.stat_result, name: bytes, group: bytes, tail: tuple[int, bytes]) -> Iterator[bytes]:
+def file_records(status: os.stat_result, name: bytes, group: bytes, tail: tuple[int, bytes]) -> bytes:
     """The records of a file with its content: one, and one more for each further thousand of pieces.
 
     `tail` is the length of the packed attributes, and those with the content. A `group` makes it the first of several.
     """
-    flags = LINKED if group else 0
-    seconds, rest_ns = divmod(status.st_mtime_ns, 1_000_000_000)
-    head = (flags, status.st_mode & MODE_BITS, status.st_uid, status.st_gid, seconds, rest_ns)
     xattr_len, rest = tail
     most = xattr_len + _SIZE.size + PIECES_A_RECORD * PIECE.size
-    first = rest[:most]
-    length = HEAD.size - 4 + len(name) + len(group) + len(first)
-    yield HEAD.pack(length, Kind.FILE, *head, len(name), xattr_len) + name + group + first
+    first = rest if len(rest) <= most else rest[:most]
+    seconds, rest_ns = divmod(status.st_mtime_ns, 1_000_000_000)
+    head = HEAD.pack(
+        HEAD.size - 4 + len(name) + len(group) + len(first),
+        Kind.FILE,
+        LINKED if group else 0,
+        status.st_mode & MODE_BITS,
+        status.st_uid,
+        status.st_gid,
+        seconds,
+        rest_ns,
+        len(name),
+        xattr_len,
+    )
+    records = head + name + group + first
     for at in range(most, len(rest), PIECES_A_RECORD * PIECE.size):
         more = rest[at : at + PIECES_A_RECORD * PIECE.size]
-        yield HEAD.pack(HEAD.size - 4 + len(more), Kind.PIECES, 0, 0, 0, 0, 0, 0, 0, 0) + more
+        records += HEAD.pack(HEAD.size - 4 + len(more), Kind.PIECES, 0, 0, 0, 0, 0, 0, 0, 0) + more
+    return records
 
 
 def record(entry: Entry) -> bytes:

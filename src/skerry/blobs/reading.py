@@ -92,38 +92,38 @@ class TreeReader:
                     yield END_RECORD
                 else:
                     self._pending -= 1
-                    yield from self._entry(level.fd, name, level.data.trail)
+                    record = self._entry(level.fd, name, level.data.trail)
+                    if record is not None:
+                        yield record
         finally:
             descent.close()
 
-    def _entry(self, fd: int, name: bytes, trail: bytes) -> Iterator[bytes]:
+    def _entry(self, fd: int, name: bytes, trail: bytes) -> bytes | None:
         status = os.stat(name, dir_fd=fd, follow_symlinks=False)
         kind = stat.S_IFMT(status.st_mode)
         if kind == stat.S_IFDIR:
-            yield from self._directory(fd, name, status, trail)
-        elif kind in (stat.S_IFREG, stat.S_IFLNK):
-            self.totals.entries += 1
-            group = b""
-            if status.st_nlink > 1:
-                identity = status.st_dev, status.st_ino
-                if identity in self._groups:
-                    kind_of = Kind.FILE if kind == stat.S_IFREG else Kind.SYMLINK
-                    yield manifest.record(Entry(kind_of, LINKED | AGAIN, name=name, group=self._groups[identity]))
-                    return
-                group = self._groups[identity] = blake3(trail + name).digest()[:GROUP_BYTES]
-            if kind == stat.S_IFREG:
-                yield from self._file(fd, name, status, group)
-            else:
-                yield self._symlink(fd, name, status, group)
-        else:
+            return self._directory(fd, name, status, trail)
+        if kind not in (stat.S_IFREG, stat.S_IFLNK):
             self.totals.skipped += 1
+            return None
+        self.totals.entries += 1
+        group = b""
+        if status.st_nlink > 1:
+            identity = status.st_dev, status.st_ino
+            if identity in self._groups:
+                again = Kind.FILE if kind == stat.S_IFREG else Kind.SYMLINK
+                return manifest.record(Entry(again, LINKED | AGAIN, name=name, group=self._groups[identity]))
+            group = self._groups[identity] = blake3(trail + name).digest()[:GROUP_BYTES]
+        if kind == stat.S_IFREG:
+            return self._file(fd, name, status, group)
+        return self._symlink(fd, name, status, group)
 
-    def _directory(self, fd: int, name: bytes, status: os.stat_result, trail: bytes) -> Iterator[bytes]:
+    def _directory(self, fd: int, name: bytes, status: os.stat_result, trail: bytes) -> bytes | None:
         opened = self._open(name, fd, OPEN_DIRECTORY, status)
         if status.st_dev != self._root.st_dev and not self._same_mount(opened):
             os.close(opened)
             self.totals.skipped += 1
-            return
+            return None
         if status.st_ino == _LOST_SUBVOLUME_INODE:
             self.totals.skipped += 1  # kept as the empty directory that it is here; what was in it is not
         self.totals.entries += 1
@@ -134,7 +134,7 @@ class TreeReader:
             os.close(opened)
             raise
         self._descent.enter(opened, name, listed)
-        yield record
+        return record
 
     def _directory_record(self, fd: int, status: os.stat_result, name: bytes) -> bytes:
         return manifest.record(self._noted(Kind.DIRECTORY, status, name, xattrs=self._xattrs(fd, name)))
@@ -166,7 +166,7 @@ class TreeReader:
             target,
         )
 
-    def _file(self, fd: int, name: bytes, status: os.stat_result, group: bytes) -> Iterator[bytes]:
+    def _file(self, fd: int, name: bytes, status: os.stat_result, group: bytes) -> bytes:
         # Inodes of another subvolume within the tree may have the numbers of this one.
         cachable = status.st_dev == self._root.st_dev
         tail = self._tools.seen.tail(status) if cachable else None
@@ -178,7 +178,7 @@ class TreeReader:
             self._tools.seeing.add(status, *tail)
         self.totals.size_bytes += size
         self._tools.progress(size)
-        yield from manifest.file_records(status, name, group, tail)
+        return manifest.file_records(status, name, group, tail)
 
     def _known_size(self, tail: tuple[int, bytes]) -> int | None:
         """The bytes of data, if the vault still has all of it."""
