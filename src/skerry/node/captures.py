@@ -7,13 +7,13 @@ Whose they are, and for how long they are wanted, is their callers' business.
 import json
 import os
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from skerry.model.capture import Held
 from skerry.model.errors import Invalid
 from skerry.model.ids import TreeId, is_id
+from skerry.node.parts import Still
 from skerry.node.pool import Pool
 from skerry.node.trees import FLUSHING
 
@@ -21,18 +21,6 @@ _HALF_MADE = ".new"
 _TREE = "workspace"
 ABOUT = "about.json"
 _PREFIXES = ("sbx", "snap", "cap")
-
-
-@dataclass(frozen=True, slots=True)
-class Still:
-    """A tree that does not change: where it is, since when at the latest, and whose unchanged files it shares.
-
-    `lineage` names a line of trees in which an inode's number stands for one file for ever.
-    """
-
-    path: Path
-    since: datetime
-    lineage: str
 
 
 class Captures:

@@ -12,7 +12,8 @@ from pathlib import Path
 from skerry.model.capture import Held
 from skerry.model.errors import NotFound, Refused, SkerryError, TooBusy
 from skerry.model.ids import SandboxId, TreeId, is_id
-from skerry.node.captures import Captures, Still
+from skerry.node.captures import Captures
+from skerry.node.parts import Still
 from skerry.node.pool import Pool, full, require_room
 from skerry.node.tree_copy import DEEPEST
 from skerry.node.turns import Turns

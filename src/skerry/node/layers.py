@@ -293,9 +293,6 @@ class Layers:
     def _destroy(self, sandbox_id: SandboxId) -> None:
         home = self._home(sandbox_id)
         self._unmount(sandbox_id)
-        if Captures(self.pool).home(TreeId(sandbox_id)).exists():  # what an archive gave back, and nobody resumed
-            Captures(self.pool).remove(TreeId(sandbox_id))
-            self.pool.trees.remove([], sandbox_id)
         self._remove(sandbox_id, home.with_name(home.name + _HALF_MADE))
         # In place: a full file system lets us delete, but not rename.
         self._remove(sandbox_id, home)

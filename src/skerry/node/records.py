@@ -152,14 +152,21 @@ def moved(record: Record, stage: Stage, cause: Cause | None = None, detail: str 
     return replace(record, stage=stage, cause=record.cause or cause, detail=record.detail or detail)
 
 
-def stopping(record: Record) -> Record:
-    """The record of one whose compute has to go. A resume that was never told to anybody has not been."""
+def stopping(record: Record, least: int = 0) -> Record:
+    """The record of one whose compute has to go. A resume that was never told to anybody has not been.
+
+    `least`: the generation that is over now; no create of it may come after.
+    """
     generation = record.spec.generation
     if record.stage is Stage.RESUMING and record.resumed_from is not None:
         generation = record.resumed_from
-    spec = replace(record.spec, generation=generation)
-    # What it died of is over with its compute; its range of ids is free for others.
-    return replace(record, spec=spec, stage=Stage.STOPPING, cause=None, detail="", resumed_from=None, id_base=None)
+    spec = replace(record.spec, generation=max(generation, least))
+    return replace(record, spec=spec, stage=Stage.STOPPING, resumed_from=None)
+
+
+def stopped(record: Record) -> Record:
+    """Its compute is over, and so is what it died of; its range of ids is free for others."""
+    return replace(record, stage=Stage.STOPPED, cause=None, detail="", id_base=None)
 
 
 def free_id_base(records: Iterable[Record], first: int) -> int:

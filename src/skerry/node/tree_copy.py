@@ -51,7 +51,7 @@ def copy_tree(source: Path, target: Path) -> None:
         root = _open_directory(os.fspath(source), None)
         copying = _Copying(links_fd, device=os.fstat(root).st_dev)
         _copy_all(copying, _level(root, _open_directory(os.fspath(target), None)))
-        for name in os.listdir(links_fd):  # noqa: PTH208 - by descriptor
+        for name in os.listdir(links_fd):  # noqa: PTH208 - by its descriptor
             os.unlink(name, dir_fd=links_fd)
     finally:
         os.close(links_fd)
