@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from node.copying_archiver import CopyingArchiver
+
 from skerry.config import Config
 from skerry.model.errors import NotFound
 from skerry.model.template import BuildProgress, TemplateState, TemplateStatus
@@ -54,4 +56,5 @@ def config_of(home: Path, runtime: str) -> Config:
 
 
 if __name__ == "__main__":
-    raise SystemExit(daemon.run(config_of(Path(sys.argv[1]), sys.argv[2]), StaticImages))
+    config = config_of(Path(sys.argv[1]), sys.argv[2])
+    raise SystemExit(daemon.run(config, StaticImages, lambda _: CopyingArchiver(config.home / "store")))

@@ -13,6 +13,7 @@ FIRST_INODE = 256  # a subvolume's root directory
 _LAST_INODE = 2**64 - 256
 _ROOT_TREE = 1
 _INODE_ITEM = 1
+_ROOT_ITEM = 132
 _ROOT_REF = 156
 _SUPER_MAGIC = 0x9123683E
 
@@ -138,6 +139,12 @@ def _descendants(fd: int, root: int) -> list[int]:
         found += inside
         queue += inside
     return found
+
+
+def subvolumes(fd: int) -> set[int]:
+    """Ids of all subvolumes of the file system, those that are being deleted included."""
+    items = search(fd, _ROOT_TREE, (FIRST_INODE, 0, 0), (_LAST_INODE, _ROOT_ITEM, 2**64 - 1))
+    return {key[0] for key, _ in items if key[1] == _ROOT_ITEM}
 
 
 def is_subvolume(path: Path) -> bool:
