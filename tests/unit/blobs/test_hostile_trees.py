@@ -169,6 +169,7 @@ def test_what_is_opened_is_what_was_looked_at(store: Store, tree: Path, monkeypa
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_a_million_entries_in_bounded_memory(store: Store, tmp_path: Path) -> None:
     tree, back = tmp_path / "tree", tmp_path / "back"
     for i in range(1000):
