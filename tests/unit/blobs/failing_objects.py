@@ -8,7 +8,7 @@ from skerry.model.errors import Unavailable
 
 
 class WatchedObjects:
-    """Passes everything on, and lists what was put. From the `fails_at`th put on it fails; `lies` spoils what is got."""
+    """Passes all on and lists what was put. From the `fails_at`th put on it fails; `lies` spoils what is got."""
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects

@@ -1,4 +1,5 @@
 """What comes back from an archive is what went in: content, names, links, holes, owners, modes, times, attributes."""
+# ruff: noqa: PTH102, PTH123, PTH208, PTH211 - names are bytes here
 
 import os
 import socket
@@ -6,7 +7,6 @@ import stat
 from pathlib import Path
 
 import pytest
-
 from unit.blobs.trees import Store, assert_same, new_store, settle, told
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="gives files to others")

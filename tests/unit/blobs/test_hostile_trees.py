@@ -1,4 +1,5 @@
 """Trees that are deep, wide, or made to hurt: handled, or refused with the limit's name."""
+# ruff: noqa: PTH208 - names, not paths
 
 import os
 import resource
@@ -6,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from unit.blobs.trees import Store, new_store
 
 from skerry.blobs.limits import LIMITS
 from skerry.model.errors import Refused, Unavailable
-from unit.blobs.trees import Store, new_store
 
 
 @pytest.fixture

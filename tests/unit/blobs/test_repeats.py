@@ -1,4 +1,5 @@
 """Archives of a tree that was archived before: what is read again, what is sent again, and what a failure leaves."""
+# ruff: noqa: PTH208 - names, not paths
 
 import os
 import time
@@ -6,12 +7,12 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from unit.blobs.failing_objects import WatchedObjects
+from unit.blobs.trees import Store, assert_same, new_store, settle
 
 from skerry.blobs import content
 from skerry.blobs.stat_cache import cache_path, load
 from skerry.model.errors import Unavailable
-from unit.blobs.failing_objects import WatchedObjects
-from unit.blobs.trees import Store, assert_same, new_store, settle
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     pieces = content.pieces
 
-    def noted(fd: int, size: int, cutter):  # noqa: ANN001, ANN202
+    def noted(fd: int, size: int, cutter):
         sizes.append(size)
         return pieces(fd, size, cutter)
 
@@ -55,7 +56,7 @@ def test_a_second_archive_reads_only_what_changed(store: Store, tree: Path, read
     (tree / "d0/file0").write_bytes(os.urandom(20_001))
     (tree / "d1/new").write_bytes(b"new")
     (tree / "d2/file100").unlink()
-    os.rename(tree / "d3/file150", tree / "d4/renamed")
+    (tree / "d3/file150").rename(tree / "d4/renamed")
     second = store.archive(tree)
     # A rename changes an inode's change time, so the renamed file is read, and found to be known.
     assert sorted(read) == [3, 20_000, 20_001]
@@ -98,7 +99,9 @@ def test_what_changes_right_after_a_restore_is_seen(store: Store, tree: Path, tm
     assert (tmp_path / "again/d0/file0").read_bytes() == file.read_bytes()
 
 
-def test_a_file_that_may_have_changed_after_the_capture_is_not_trusted(store: Store, tree: Path, read: list[int]) -> None:
+def test_a_file_that_may_have_changed_after_the_capture_is_not_trusted(
+    store: Store, tree: Path, read: list[int]
+) -> None:
     store.archive(tree, captured_at_ns=time.time_ns())  # right after the files were written
     read.clear()
     store.archive(tree)

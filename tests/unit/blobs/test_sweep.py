@@ -5,12 +5,12 @@ from collections.abc import Collection
 from pathlib import Path
 
 import pytest
+from unit.blobs.failing_objects import WatchedObjects
+from unit.blobs.trees import Store, assert_same, new_store
 
 from skerry.blobs.sweep import sweep_vault
 from skerry.model.capture import Archive, Swept
 from skerry.model.errors import Refused
-from unit.blobs.failing_objects import WatchedObjects
-from unit.blobs.trees import Store, assert_same, new_store
 
 
 @pytest.fixture

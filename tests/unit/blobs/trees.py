@@ -1,4 +1,5 @@
 """Trees to archive, what there is to know of one, and a vault in a directory, for tests of archives."""
+# ruff: noqa: PTH118, PTH115, PTH208 - names are bytes here
 
 import os
 import stat
