@@ -1,4 +1,5 @@
 """Every object store keeps the same contract. A new one is one class here."""
+# ruff: noqa: PTH208 - names, not paths
 
 import os
 from collections.abc import Iterator
@@ -6,8 +7,8 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-
 from conformance.weed_process import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server, s3_server
+
 from skerry.blobs.store import open_blobs
 from skerry.model.errors import Invalid, Unavailable
 from skerry.seams.blobs import Blobs

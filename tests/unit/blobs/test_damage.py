@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from unit.blobs.trees import Store, assert_same, new_store
 
 from skerry.blobs.catalogue import Catalogue
 from skerry.blobs.keys import Keys
@@ -13,7 +14,6 @@ from skerry.blobs.root import Root, encode_root, root_key
 from skerry.model.capture import Archive, Vault
 from skerry.model.errors import NotFound, Refused
 from skerry.model.ids import new_archive_id
-from unit.blobs.trees import Store, assert_same, new_store
 
 
 @pytest.fixture

@@ -1,4 +1,5 @@
 """Trees that are deep, wide, or made to hurt: handled, or refused with the limit's name."""
+# ruff: noqa: PTH208 - names, not paths
 
 import os
 import resource
@@ -6,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from unit.blobs.trees import Store, new_store
 
 from skerry.blobs.limits import LIMITS
 from skerry.model.errors import Refused, Unavailable
-from unit.blobs.trees import Store, new_store
 
 
 @pytest.fixture
@@ -169,6 +170,7 @@ def test_what_is_opened_is_what_was_looked_at(store: Store, tree: Path, monkeypa
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_a_million_entries_in_bounded_memory(store: Store, tmp_path: Path) -> None:
     tree, back = tmp_path / "tree", tmp_path / "back"
     for i in range(1000):

@@ -1,4 +1,5 @@
 """Trees to archive, what there is to know of one, and a vault in a directory, for tests of archives."""
+# ruff: noqa: PTH118, PTH115, PTH208 - names are bytes here
 
 import os
 import stat
@@ -14,6 +15,7 @@ from skerry.blobs.limits import LIMITS, Limits
 from skerry.blobs.objects import Objects
 from skerry.blobs.restore import restore_tree
 from skerry.blobs.root import Root
+from skerry.blobs.stat_cache import RACY_NS
 from skerry.model.capture import Archive, Vault
 from skerry.model.ids import new_archive_id, new_vault_id
 
@@ -112,6 +114,13 @@ def _runs(path: bytes) -> list[tuple[int, bytes]]:
     finally:
         os.close(fd)
     return runs
+
+
+def settle(tree: Path) -> None:
+    """Return when the last change is so long ago that a capture made now is believed."""
+    newest = max(os.lstat(path).st_ctime_ns for path in tree.rglob("*"))
+    while time.time_ns() < newest + RACY_NS + 50_000_000:
+        time.sleep(0.02)
 
 
 def assert_same(one: Path, other: Path) -> None:
