@@ -46,6 +46,7 @@ class Node:
     runtime: str
     home: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="sk-", dir="/tmp")))
     process: subprocess.Popen[bytes] | None = None
+    extra_env: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.home.chmod(0o711)
@@ -59,7 +60,7 @@ class Node:
 
     async def start(self) -> None:
         _leave_orphans_to_init()
-        environ = {**os.environ, "PYTHONPATH": f"{REPOSITORY / 'src'}:{REPOSITORY / 'tests'}"}
+        environ = {**os.environ, "PYTHONPATH": f"{REPOSITORY / 'src'}:{REPOSITORY / 'tests'}", **self.extra_env}
         main = Path(__file__).with_name("node_process.py")
         with (self.home / "node.log").open("ab") as logs:
             self.process = subprocess.Popen(  # noqa: ASYNC220 - it is waited for elsewhere

@@ -227,7 +227,12 @@ class Layers:
     def _put_away(self, sandbox_id: SandboxId, home: Path) -> None:
         """All but the workspace, and the limit: who is at it may remove nothing."""
         self._unmount(sandbox_id)
-        self.pool.trees.make([], sandbox_id, None)
+        try:
+            self.pool.trees.limit(sandbox_id, None)
+        except OSError as error:
+            # Without a group there is no limit; and a full disk lets layers go first.
+            if error.errno not in (errno.ENOENT, errno.ENOSPC):
+                raise
         self.pool.trees.remove([home / "layer", home / f"workspace{FLUSHING}"], None)
         (home / ABOUT).unlink(missing_ok=True)
 

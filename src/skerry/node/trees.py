@@ -184,12 +184,14 @@ class BtrfsTrees:
     def tidy(self) -> None:
         if self.disk_limit == "none":
             return
-        with btrfs.opened(self._pool) as fd:
-            # Under simple quotas a deleted subvolume is charged for as long as a copy shares what it wrote.
-            stale = quota.without_subvolume(fd)
-            left = quota.remove_stale(fd, sorted(stale))
         with self._lock:
-            self._leftovers.subvolumes = left
+            earlier, self._leftovers = self._leftovers, _Leftovers()
+        with btrfs.opened(self._pool) as fd:
+            groups = quota.remove(fd, earlier.groups)
+            # Under simple quotas a deleted subvolume is charged for as long as a copy shares what it wrote.
+            quota.remove_stale(fd, sorted(quota.without_subvolume(fd)))
+        with self._lock:
+            self._leftovers.groups += groups
 
     def make_image(self, path: Path) -> None:
         with self._lock:
