@@ -8,7 +8,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any
 
-from skerry.model.errors import Conflict, DeadlineExceeded, Invalid, NotFound, SkerryError
+from skerry.model.errors import Conflict, DeadlineExceeded, Invalid, NotFound, SkerryError, Unavailable
 from skerry.sdk._async.commands import AsyncCommands
 from skerry.sdk._async.files import AsyncFiles
 from skerry.sdk._async.git import AsyncGit
@@ -203,34 +203,34 @@ class AsyncSandbox:
             on_progress: Is told how many bytes are done, of how many (None: not known yet).
 
         Raises:
-            Conflict: A command runs (`sandbox_active`); the server stores nothing (`storage_disabled`).
+            Conflict: A command runs (`sandbox_busy`); the server stores nothing (`storage_disabled`).
         """
-        patience_s = None if wait is True else float(wait)
-        first_s = (
-            0 if on_progress is not None else int(STOP_WAIT_S if patience_s is None else min(patience_s, STOP_WAIT_S))
-        )
+        patience_s = None if wait is True else max(0.0, float(wait))
+        # Who watches looks from the first moment on; else the server answers as soon as it is stopped.
+        first_s = 0 if on_progress is not None else STOP_WAIT_S if patience_s is None else min(patience_s, STOP_WAIT_S)
         began = time.monotonic()
-        self.info = await self._move("stop", StopSandbox(force=force, wait_seconds=first_s), first_s + ANSWER_S)
+        request = StopSandbox(force=force, wait_seconds=int(first_s))
+        self.info = await self._move("stop", request, first_s + ANSWER_S)
         left_s = None if patience_s is None else patience_s - (time.monotonic() - began)
-        self.info = await while_stopping(
-            self._http, self.info, patience_s=left_s, on_progress=on_progress, give_up=True
-        )
+        self.info = await while_stopping(self._http, self.info, patience_s=left_s, on_progress=on_progress)
         return self
 
     async def wait_stopped(
         self, timeout_s: float | None = None, *, on_progress: OnProgress | None = None
     ) -> AsyncSandbox:
-        """Wait until one that is `stopping` is `stopped`, failures of the object store and all; itself.
+        """Wait until one that is `stopping` is `stopped`; itself.
 
         Raises:
-            DeadlineExceeded: It is not, after so many seconds; the message has the store's words.
+            Unavailable: The object store fails, and how. The files are on the machine; it is tried again by itself.
+            DeadlineExceeded: It is not, after so many seconds.
             Conflict: It does not stop: it is used again, or at its end (`sandbox_<status>`).
         """
         await self.refresh()
         self.info = await while_stopping(self._http, self.info, patience_s=timeout_s, on_progress=on_progress)
+        if self.status == "stopping" and self.info.message:
+            raise Unavailable(f"The files of {self.id} are not stored yet: {self.info.message}", code="not_stored")
         if self.status == "stopping":
-            why = f": {self.info.message}" if self.info.message else ""
-            raise DeadlineExceeded(f"The files of {self.id} are not stored after {timeout_s:g} s{why}")
+            raise DeadlineExceeded(f"The files of {self.id} are not stored after {timeout_s:g} s. It goes on.")
         if self.status != "stopped":
             raise Conflict(f"Sandbox {self.id} is {self.status}.", code=f"sandbox_{self.status}")
         return self
@@ -253,7 +253,7 @@ class AsyncSandbox:
         A copy costs the same at any size. Not copied: processes, previews, the history of commands.
 
         Args:
-            metadata: In place of this one's.
+            name, metadata: Of the copy; this one's are not copied.
         """
         request = request_of(ForkSandbox, name=name, metadata=None if metadata is None else dict(metadata))
         answer = await self._http.call(

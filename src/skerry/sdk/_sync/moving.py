@@ -16,20 +16,12 @@ OnProgress = Callable[[int, int | None], object]
 
 
 def while_stopping(
-    http: Http,
-    view: SandboxView,
-    *,
-    patience_s: float | None,
-    on_progress: OnProgress | None = None,
-    give_up: bool = False,
+    http: Http, view: SandboxView, *, patience_s: float | None, on_progress: OnProgress | None = None
 ) -> SandboxView:
-    """Look at a sandbox until it is `stopping` no more, or the patience is over. The last answer about it.
-
-    `give_up`: also once it tells why its files cannot be stored now.
-    """
+    """Look at a sandbox while it is `stopping` and does not tell of trouble, within the patience. The last answer."""
     deadline = None if patience_s is None else time.monotonic() + patience_s
     pause = FIRST_LOOK_S
-    while view.status == "stopping" and not (give_up and view.message):
+    while view.status == "stopping" and not view.message:
         if on_progress is not None and view.progress is not None:
             on_progress(view.progress.done_bytes, view.progress.total_bytes)
         left = None if deadline is None else deadline - time.monotonic()
