@@ -6,9 +6,10 @@ from typing import Any
 
 from skerry.config import Config
 from skerry.control.keys import KeyCache
+from skerry.control.progress import Progress
 from skerry.control.tasks import Tasks
 from skerry.control.telemetry import Telemetry
-from skerry.model.ids import AccountId, CommandId, SandboxId, ShellId
+from skerry.model.ids import AccountId, CommandId, SandboxId, ShellId, SnapshotId
 from skerry.seams import Clock, Provider, Store
 
 
@@ -35,4 +36,5 @@ class Deps:
     attempts: dict[tuple[AccountId, str], tuple[str, asyncio.Task[Any]]] = field(
         default_factory=dict[tuple[AccountId, str], tuple[str, asyncio.Task[Any]]]
     )
+    progress: dict[SandboxId | SnapshotId, Progress] = field(default_factory=dict[SandboxId | SnapshotId, Progress])
     known_templates: set[str] = field(default_factory=set[str])

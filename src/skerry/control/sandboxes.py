@@ -48,6 +48,9 @@ class NewSandbox:
     metadata: Mapping[str, object] = field(default_factory=dict[str, object])
     model: Mapping[str, object] | None = None
     startup_command: str | None = None
+    idle_timeout_s: int | None = None  # 0: it is never reclaimed
+    restore_from: str | None = None  # a sandbox, whose files it begins with
+    snapshot_id: str | None = None  # a snapshot, whose files it begins with, and whose settings where none are given
 
 
 async def create(deps: Deps, account_id: AccountId, wanted: NewSandbox, once: Once | None = None) -> Sandbox:
@@ -128,6 +131,17 @@ async def get_running(deps: Deps, account_id: AccountId, sandbox_id: str) -> San
         why = f" ({sandbox.cause}: {sandbox.detail})" if sandbox.cause is not None else ""
         raise Conflict(f"Sandbox '{sandbox.id}' is {sandbox.state}{why}.", code=f"sandbox_{sandbox.state}")
     return sandbox
+
+
+async def awake(deps: Deps, account_id: AccountId, sandbox_id: str) -> Sandbox:
+    """A sandbox that work is given to now: it runs, resumed first if it was stopped, and was used just now.
+
+    Raises:
+        NotFound: As for `get`.
+        Conflict: It cannot run; code `sandbox_<state>`.
+        Refused, TooBusy, Unavailable, DeadlineExceeded: As `resuming.resume`.
+    """
+    raise NotImplementedError
 
 
 async def list_page(
