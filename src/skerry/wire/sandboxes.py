@@ -71,7 +71,7 @@ class StopSandbox(Request):
     """
 
     force: bool = False
-    wait_seconds: int = Field(STOP_WAIT_S, ge=0, le=600)
+    wait_seconds: Annotated[int, Field(ge=0, le=600)] = STOP_WAIT_S
 
 
 class ForkSandbox(Request):
@@ -79,7 +79,7 @@ class ForkSandbox(Request):
 
     name: PersonalName | None = None
     metadata: dict[str, Any] | None = None
-    count: int | None = Field(None, ge=1, le=100)
+    count: Annotated[int, Field(ge=1, le=100)] | None = None
 
 
 class ArchiveView(Answer):
@@ -107,7 +107,8 @@ class SandboxView(Answer):
     stored; `message` tells where that fails), `stopped`, `resuming`, `failed` (see `reason`), `destroying`,
     `destroyed`.
 
-    `env` has its values where one sandbox is asked for; in lists each value is `[redacted]`. `reclaim_at`: when it is
+    `env` has its values where one sandbox is asked for; in lists each value is `[redacted]`. `source`: the sandbox or
+    snapshot whose files it began with. `reclaim_at`: when it is
     stopped for idleness (destroyed, where nothing is stored) if nobody uses it until then; null: not as things are, and
     `kept_awake_by` says what of, where something keeps it. `archive`: its files as they were stored last.
     """
@@ -129,6 +130,7 @@ class SandboxView(Answer):
     capabilities: list[str]
     model: dict[str, Any] | None = None
     metadata: dict[str, Any]
+    source: str | None = None
     idle_timeout_seconds: int = 0
     reclaim_at: datetime | None = None
     kept_awake_by: list[str] = Field(default_factory=list[str])
@@ -229,7 +231,7 @@ class UsageView(Answer):
     """GET /v1/usage. `sandboxes` counts by status, destroyed ones left out.
 
     Memory, CPU and disk are what the account's sandboxes may use together, not what they use: disk of all that are
-    counted, memory and CPU of those that are not `failed`.
+    counted, memory and CPU of those that are neither stopped nor `failed`.
     """
 
     plan: str
