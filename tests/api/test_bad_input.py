@@ -337,4 +337,4 @@ def test_a_fault_of_ours_tells_no_details(server: Server, http: httpx2.Client) -
 def test_x4_what_is_yet_to_come_is_refused_by_name(http: httpx2.Client, route: str) -> None:
     answer = http.post(f"/v1/{route}", json={})
     refused(answer, 501, "not_supported")
-    assert f"'{route.rpartition('/')[2]}'" in answer.json()["error"]["message"]
+    assert f"'{route.split('/')[2]}'" in answer.json()["error"]["message"]
