@@ -99,6 +99,7 @@ class Change:
     name: str | None = None
     metadata: Mapping[str, object] | None = None
     env: Mapping[str, str] | None = field(default=None, repr=False)
+    detail: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
