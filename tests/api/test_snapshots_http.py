@@ -1,11 +1,13 @@
 """Snapshots over HTTP: made, found, listed, begun from, deleted."""
 
+from collections.abc import Callable
+
 import httpx2
 import pytest
 
 from .conftest import Server
 from .test_bad_input import refused
-from .test_durable_http import eventually, make, post, read, told, write
+from .test_durable_http import eventually, held, make, post, read, told, write  # noqa: F401
 
 SNAPSHOT = "snap_00000000000000000000"
 
@@ -49,20 +51,27 @@ def test_a_snapshot_is_taken_of_a_stopped_sandbox_and_leaves_it_so(http: httpx2.
     assert read(http, make(http, snapshot_id=snapshot["id"]), "note.txt") == b"kept"
 
 
-def test_a_snapshot_says_when_the_object_store_has_it(server: Server, http: httpx2.Client, box: str) -> None:
+def test_a_snapshot_says_when_the_object_store_has_it(
+    server: Server, http: httpx2.Client, box: str, held: Callable[[str], None]
+) -> None:
     write(http, box, "a", b"x" * 1000)
-    server.provider.storage.down = True
+    held("archive")
     snapshot = post(http, f"{box}/snapshots", status=201)
     path = f"/v1/snapshots/{snapshot['id']}"
-    eventually(lambda: http.get(path).json()["detail"] is not None)
-    shown = http.get(path).json()
-    assert (shown["archived"], shown["stored_bytes"]) == (False, None)
-    assert "object store" in shown["detail"]
+    assert (snapshot["archived"], snapshot["stored_bytes"]) == (False, None)
     assert read(http, make(http, snapshot_id=snapshot["id"]), "a") == b"x" * 1000
-    server.provider.storage.down = False
+    server.loop.call_soon_threadsafe(server.provider.let_go, "archive")
     eventually(lambda: http.get(path).json()["archived"])
     shown = http.get(path).json()
     assert (shown["detail"], shown["size_bytes"], shown["stored_bytes"]) == (None, 1000, 1000)
+
+
+def test_a_snapshot_says_what_keeps_it_from_the_object_store(server: Server, http: httpx2.Client, box: str) -> None:
+    server.provider.storage.down = True
+    path = f"/v1/snapshots/{post(http, f'{box}/snapshots', status=201)['id']}"
+    eventually(lambda: http.get(path).json()["detail"] is not None)
+    assert "object store" in http.get(path).json()["detail"]
+    assert http.get(path).json()["archived"] is False
 
 
 def test_a_list_comes_in_pages_and_is_filtered_and_shows_no_secrets(http: httpx2.Client, box: str) -> None:
