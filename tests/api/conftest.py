@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -152,6 +152,20 @@ def bare(tmp_path: Path) -> Iterator[httpx2.Client]:
     with httpx2.Client(base_url=server.url, headers=headers, timeout=30) as client:
         yield client
     running.stop()
+
+
+@pytest.fixture
+def held(server: Server) -> Iterator[Callable[[str], None]]:
+    """Let a verb of the provider wait, until the test's end at the latest."""
+    verbs: list[str] = []
+
+    def hold(verb: str) -> None:
+        verbs.append(verb)
+        server.loop.call_soon_threadsafe(server.provider.hold, verb)
+
+    yield hold
+    for verb in verbs:
+        server.loop.call_soon_threadsafe(server.provider.let_go, verb)
 
 
 @pytest.fixture

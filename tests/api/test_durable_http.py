@@ -1,7 +1,7 @@
 """Stop, resume, forks and idleness over HTTP: shapes, codes, and what a sandbox tells of itself."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -20,20 +20,6 @@ NOWHERE = "sbx_00000000000000000000"
 @pytest.fixture
 def box(http: httpx2.Client) -> str:
     return make(http, name="box", env={"TOKEN": "hush"})
-
-
-@pytest.fixture
-def held(server: Server) -> Iterator[Callable[[str], None]]:
-    """Let a verb of the provider wait, until the test's end at the latest."""
-    verbs: list[str] = []
-
-    def hold(verb: str) -> None:
-        verbs.append(verb)
-        server.loop.call_soon_threadsafe(server.provider.hold, verb)
-
-    yield hold
-    for verb in verbs:
-        server.loop.call_soon_threadsafe(server.provider.let_go, verb)
 
 
 def make(http: httpx2.Client, **members: Any) -> str:

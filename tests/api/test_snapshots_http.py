@@ -7,7 +7,7 @@ import pytest
 
 from .conftest import Server
 from .test_bad_input import refused
-from .test_durable_http import eventually, held, make, post, read, told, write  # noqa: F401
+from .test_durable_http import eventually, make, post, read, told, write
 
 SNAPSHOT = "snap_00000000000000000000"
 
