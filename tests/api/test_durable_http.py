@@ -251,20 +251,19 @@ def test_f6_lists_are_asked_for_by_the_new_states(http: httpx2.Client, held: Cal
 
 def test_a_list_costs_the_same_whatever_its_length(server: Server, http: httpx2.Client) -> None:
     def asked() -> int:
-        before = server.call(_statements(server))
-        assert http.get("/v1/sandboxes").status_code == 200
-        return server.call(_statements(server)) - before
+        """Statements of a list. The reconciler's come between: the fewest of several are the list's own."""
+        counts: list[int] = []
+        for _ in range(8):
+            before = server.statements.count
+            assert http.get("/v1/sandboxes").status_code == 200
+            counts.append(server.statements.count - before)
+        return min(counts)
 
     make(http)
     one = asked()
     for _ in range(6):
         make(http)
-    assert asked() == one
-
-
-async def _statements(server: Server) -> int:
-    """How many statements this connection of SQLite has run: each prepared one is counted."""
-    return server.statements.count
+    assert asked() == one > 0
 
 
 def test_where_files_lie_is_told(http: httpx2.Client) -> None:

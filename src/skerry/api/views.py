@@ -17,7 +17,7 @@ async def shown(call: Call, sandbox: Sandbox) -> SandboxView:
     return sandbox_view(
         sandbox,
         busy=sandbox.id in busy,
-        idle=await idleness.idleness(call.deps, sandbox),
+        idle=idleness.idleness_of(call.deps, sandbox, busy=sandbox.id in busy),
         progress=call.deps.progress.get(sandbox.id),
     )
 
@@ -29,7 +29,7 @@ async def shown_page(call: Call, page: Sequence[Sandbox], *, busy: bool | None) 
         sandbox_view(
             sandbox,
             busy=sandbox.id in working,
-            idle=await idleness.idleness(call.deps, sandbox),
+            idle=idleness.idleness_of(call.deps, sandbox, busy=sandbox.id in working),
             progress=call.deps.progress.get(sandbox.id),
             secrets=False,
         )
