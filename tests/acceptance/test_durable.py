@@ -85,7 +85,8 @@ for top, names, files in os.walk(b"/workspace/odd"):
         told = [path, oct(s.st_mode), s.st_uid, s.st_gid, s.st_mtime_ns if not stat.S_ISLNK(s.st_mode) else 0]
         if stat.S_ISREG(s.st_mode):
             told += [s.st_size, s.st_nlink, inodes.setdefault(s.st_ino, path)]
-            told += ["sparse" if s.st_size > 1 << 30 and s.st_blocks < 1 << 16 else "", digest(path) if s.st_size < 1 << 39 else ""]
+            told.append("sparse" if s.st_size > 1 << 30 and s.st_blocks < 1 << 16 else "")
+            told.append(digest(path) if s.st_size < 1 << 39 else "")
         if stat.S_ISLNK(s.st_mode): told.append(os.readlink(path))
         print(told)
 """
@@ -151,15 +152,32 @@ def test_every_kind_of_file_comes_back_exact_from_the_object_store(client: Skerr
         assert python(box, DESCRIBE) == before
 
 
+DEEP = """
+import os
+os.chdir("/workspace")
+for n in range(1000):
+    os.mkdir("d" * 40)
+    os.chdir("d" * 40)
+open("bottom", "w").write("x")
+"""
+HOW_DEEP = """
+import os
+os.chdir("/workspace")
+n = 0
+while os.path.isdir("d" * 40):
+    os.chdir("d" * 40)
+    n += 1
+print(n, open("bottom").read())
+"""
+
+
 @on_both
 def test_a_tree_a_thousand_levels_deep_comes_back(client: Skerry, server: Server) -> None:
-    deep = "import os\nos.chdir('/workspace')\nfor n in range(1000):\n os.mkdir('d' * 40)\n os.chdir('d' * 40)\nopen('bottom', 'w').write('x')"
-    look = "import os\nos.chdir('/workspace')\nn = 0\nwhile os.path.isdir('d' * 40):\n os.chdir('d' * 40)\n n += 1\nprint(n, open('bottom').read())"
     with client.create("python") as box:
-        python(box, deep)
+        python(box, DEEP)
         box.stop()
         forget_on_the_node(server, box)
-        assert python(box, look) == "1000 x\n"
+        assert python(box, HOW_DEEP) == "1000 x\n"
 
 
 @on_both
