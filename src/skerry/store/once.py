@@ -1,6 +1,7 @@
 """Which thing stands for a request that may be sent again. Part of the transaction that makes the thing."""
 
-from sqlalchemy import Connection, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, select, update
+from sqlalchemy.dialects.sqlite import insert
 
 from skerry.model.ids import AccountId
 from skerry.model.request import Once, mismatch
@@ -12,7 +13,8 @@ from skerry.store.tables import requests
 _OF = requests.c
 _THIS = (_OF.account_id == bindparam("account_"), _OF.key == bindparam("key_"))
 _FIND = Prepared(select(_OF.fingerprint, _OF.made).where(*_THIS))
-_ADD = Prepared(insert(requests), [column.name for column in _OF])
+# Gives a row where there was none before.
+_ADD = Prepared(insert(requests).on_conflict_do_nothing().returning(_OF.made), [column.name for column in _OF])
 _REPLACE = Prepared(
     update(requests).where(*_THIS).values(made=bindparam("new_made"), created_at_us=bindparam("new_at"))
 )
@@ -42,12 +44,11 @@ def claim(
     """
     if wanted is None:
         return None
-    present = find(connection, box, account_id, wanted)
-    if present is None:
-        sealed = box.seal(wanted.fingerprint.encode(), FINGERPRINT.place(account_id, wanted.key))
-        row = {"account_id": account_id, "key": wanted.key, "fingerprint": sealed, "made": made, "created_at_us": at_us}
-        _ADD.run(connection, row)
+    sealed = box.seal(wanted.fingerprint.encode(), FINGERPRINT.place(account_id, wanted.key))
+    row = {"account_id": account_id, "key": wanted.key, "fingerprint": sealed, "made": made, "created_at_us": at_us}
+    if _ADD.run(connection, row) is not None:
         return None
+    present = find(connection, box, account_id, wanted)
     if present != wanted.instead_of:
         return present
     new = {"account_": account_id, "key_": wanted.key, "new_made": made, "new_at": at_us}

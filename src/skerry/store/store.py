@@ -1,6 +1,6 @@
 """The Store over SQL. Each call is one transaction; statements are built once and their compiled form is kept."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -23,6 +23,7 @@ from skerry.store import changes, lists, once, rows, shells, startups, tickets
 from skerry.store.box import Box
 from skerry.store.prepared import Prepared
 from skerry.store.sealing import NOTHING
+from skerry.store.seen import Seen
 from skerry.store.sqlite import Sqlite
 from skerry.store.tables import (
     accounts,
@@ -78,6 +79,8 @@ class SqlStore:
         self._database = database
         self._clock = clock
         self._box = box
+        self._read = partial(rows.sandbox_of, box=box)
+        self._seen = Seen(self._read)
 
     async def add_account(self, account: Account, key: ApiKey) -> None:
         def work(connection: Connection) -> None:
@@ -156,7 +159,7 @@ class SqlStore:
         return await self._database.write(work)
 
     async def get_sandbox(self, sandbox_id: SandboxId) -> Sandbox:
-        return self._database.glance(partial(_sandbox, box=self._box, sandbox_id=sandbox_id))
+        return self._database.glance(partial(_sandbox, read=self._seen.sandbox_of, sandbox_id=sandbox_id))
 
     async def change_sandbox(
         self, sandbox_id: SandboxId, change: Change, *, states: Sequence[State] | None = None
@@ -164,11 +167,11 @@ class SqlStore:
         at = rows.to_us(self._clock.now())
 
         def work(connection: Connection) -> Sandbox:
-            sandbox = _sandbox(connection, self._box, sandbox_id)
+            sandbox = _sandbox(connection, self._read, sandbox_id)
             if states is not None and sandbox.state not in states:
                 raise Conflict(f"Sandbox '{sandbox.id}' is {sandbox.state}.", code=f"sandbox_{sandbox.state}")
             changes.change(connection, self._box, sandbox, change, at)
-            return _sandbox(connection, self._box, sandbox_id)
+            return _sandbox(connection, self._read, sandbox_id)
 
         return await self._database.write(work)
 
@@ -224,7 +227,7 @@ class SqlStore:
         def work(connection: Connection) -> Sandbox:
             moved = _MOVE.run(connection, change)
             if moved is None:
-                raise _moved_meanwhile(_sandbox(connection, self._box, sandbox.id), event)
+                raise _moved_meanwhile(_sandbox(connection, self._read, sandbox.id), event)
             _ADD_EVENT.run(connection, happened)
             return rows.sandbox_of(moved, self._box)
 
@@ -287,7 +290,7 @@ class SqlStore:
 
         def work(connection: Connection) -> Sandbox:
             startups.set_command(connection, sandbox, command, at)
-            return _sandbox(connection, self._box, sandbox.id)
+            return _sandbox(connection, self._read, sandbox.id)
 
         return await self._database.write(work)
 
@@ -352,11 +355,11 @@ class SqlStore:
         return await self._database.read(lambda connection: connection.execute(query).all())
 
 
-def _sandbox(connection: Connection, box: Box, sandbox_id: SandboxId) -> Sandbox:
+def _sandbox(connection: Connection, read: Callable[[rows.Columns], Sandbox], sandbox_id: SandboxId) -> Sandbox:
     row = _SANDBOX.run(connection, {"id_": sandbox_id})
     if row is None:
         raise NotFound(f"No sandbox '{sandbox_id}'.")
-    return rows.sandbox_of(row, box)
+    return read(row)
 
 
 def _command(connection: Connection, command_id: CommandId) -> Command:
