@@ -110,8 +110,15 @@ class Sqlite:
         await self._writing.submit(_write_anew)
 
     def glance(self, work: Callable[[Connection], T]) -> T:
-        """Run `work` here and now, on the caller's thread, which is always the same. For look-ups by key alone."""
-        return self._glancing.call(work)
+        """Run `work` here and now, on the caller's thread, which is always the same. For look-ups by key alone.
+
+        On the connection that the short writes have: what another one has written it would have to read from the log
+        anew, at each look. That connection waits for nothing; where there is something to wait for, a second one does.
+        """
+        try:
+            return self._jotting.call(work)
+        except Unavailable:
+            return self._glancing.call(work)
 
     async def close(self) -> None:
         self._jotting.close()
