@@ -70,7 +70,7 @@ def archive_tree(
     finally:
         seeing.discard()
         writer.stop()
-    progress(done, done, stored)
+    progress(root.size_bytes, root.size_bytes, stored)
     return Archive(archive_id, root.size_bytes, stored, root.entries, root.skipped)
 
 
