@@ -134,7 +134,9 @@ def test_f8_twenty_stops_each_with_a_file_half_by_idleness_and_nothing_is_lost(c
 
 
 @on_both
-def test_every_kind_of_file_comes_back_exact_from_the_object_store(client: Skerry, server: Server) -> None:
+def test_every_kind_of_file_comes_back_exact_from_the_object_store(
+    client: Skerry, server: Server, runtime: str
+) -> None:
     with client.create("python") as box:
         python(box, ODD_TREE)
         before = python(box, DESCRIBE)
@@ -142,7 +144,8 @@ def test_every_kind_of_file_comes_back_exact_from_the_object_store(client: Skerr
         box.stop()
         archive = box.refresh().info.archive
         assert archive is not None
-        assert archive.skipped == 2
+        # gVisor keeps sockets and FIFOs to itself: they are no files of the host.
+        assert archive.skipped == (0 if runtime == "runsc" else 2)
         forget_on_the_node(server, box)
         box.resume()
         assert python(box, DESCRIBE) == before
