@@ -56,6 +56,10 @@ class Config(BaseModel):
     output_cap_mb: int = Field(64, ge=1, description="Output kept per command; what lies beyond is counted, not kept.")
     output_keep_hours: int = Field(24, ge=1, description="How long the output of an ended command is kept.")
     upload_limit_mb: int = Field(102_400, ge=1, description="Largest file that one request may write.")
+    max_calls_per_account: int = Field(
+        1000, ge=1, description="Calls of one account at once, of any kind: streams and sockets count while open."
+    )
+    max_calls: int = Field(10_000, ge=1, description="Calls of all accounts at once.")
     sandbox_network: str = Field(
         "", description="IPv4 /16 to number sandboxes from; empty: one of 10.128.0.0/9 chosen by the instance."
     )

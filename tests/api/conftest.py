@@ -46,8 +46,10 @@ class Server:
 class Running:
     """Serves in a thread until `stop`. The port is chosen by the kernel."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, protocol: type[HttpProtocol] = HttpProtocol, **settings: int) -> None:
         self._home = home
+        self._protocol = protocol
+        self._settings = settings
         self._up = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
         self._uvicorn: uvicorn.Server | None = None
@@ -68,13 +70,13 @@ class Running:
     async def _serve(self) -> None:
         provider = FakeProvider()
         store = await open_store(f"sqlite:///{self._home}/skerry.db")
-        config = Config(home=self._home, upload_limit_mb=8)
+        config = Config(home=self._home, upload_limit_mb=8, **self._settings)  # type: ignore[arg-type]
         deps = Deps(store, provider, SystemClock(), config)
         key = new_secret()
         await accounts.bootstrap(deps, hash_secret(key))
         settings = uvicorn.Config(
             create_app(deps),
-            http=HttpProtocol,
+            http=self._protocol,
             ws=WebSocketProtocol,
             ws_max_size=MESSAGE_BYTES,
             ws_per_message_deflate=False,
@@ -105,7 +107,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def server(running: Server) -> Iterator[Server]:
-    account, key = running.call(_new_account(running.deps))
+    account, key = running.call(new_account(running.deps))
     running.provider.created = 0
     running.provider.built.clear()
     yield replace(running, key=key)
@@ -117,7 +119,7 @@ def server(running: Server) -> Iterator[Server]:
         running.call(sandboxes.destroy(running.deps, account.id, sandbox.id))
 
 
-async def _new_account(deps: Deps) -> tuple[Account, str]:
+async def new_account(deps: Deps) -> tuple[Account, str]:
     secret, now = new_secret(), deps.clock.now()
     account = Account(new_account_id(), "test", "unlimited", new_project_id(), now)
     await deps.store.add_account(account, ApiKey(new_key_id(), account.id, "test", hash_secret(secret), now))
