@@ -1,12 +1,19 @@
-"""How much of the server one account can hold at once."""
+"""How much of the server one account can hold at once, and how long what its clients left behind is held."""
 
+import asyncio
+import socket
+import struct
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import httpx2
 import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
+
+from skerry.api.http import HttpProtocol
+from skerry.model.ids import CommandId, SandboxId
+from skerry.testing.fake_guest import STDIN_ROOM
 
 from .conftest import Running, Server, new_account
 from .test_commands_http import run, until
@@ -14,10 +21,14 @@ from .test_commands_http import run, until
 EACH, ALL = 4, 6
 
 
+class Watchful(HttpProtocol):
+    look_every_s = 0.05
+
+
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that takes few calls at once."""
-    running = Running(tmp_path_factory.mktemp("home"), max_calls_per_account=EACH, max_calls=ALL)
+    running = Running(tmp_path_factory.mktemp("home"), Watchful, max_calls_per_account=EACH, max_calls=ALL)
     yield running.start()
     running.stop()
 
@@ -89,3 +100,57 @@ def test_all_accounts_together_have_so_many_and_one_leaves_room_to_another(
 
 def other_is_free(server: Server, key: str) -> bool:
     return httpx2.get(f"{server.url}/v1/me", headers={"X-API-Key": key}).status_code == 200
+
+
+def post_input(server: Server, sandbox: str, command: str, size: int, announced: int) -> socket.socket:
+    """Send as much as the command's pipe takes, then `size` bytes that wait."""
+    host, port = server.url.removeprefix("http://").split(":")
+    raw = socket.create_connection((host, int(port)), timeout=10)
+    head = f"POST /v1/commands/{command}/stdin HTTP/1.1\r\nHost: x\r\nX-API-Key: {server.key}\r\n"
+    raw.sendall(f"{head}Content-Length: {STDIN_ROOM + announced}\r\n\r\n".encode() + bytes(STDIN_ROOM))
+    inside = server.provider.guest(SandboxId(sandbox.rpartition("/")[2]))
+    until(lambda: len(inside.stdin_of(CommandId(command))) >= STDIN_ROOM)
+    raw.settimeout(0.5)
+    with suppress(TimeoutError):  # nobody takes all of it
+        raw.sendall(bytes(size))
+    return raw
+
+
+RESET = struct.pack("ii", 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("size", "announced", "linger"),
+    [
+        (40_000, 40_000, None),
+        (40_000, 80_000, None),
+        (150_000, 150_000, None),
+        (150_000, 300_000, RESET),
+        (32 << 20, 32 << 20, RESET),
+    ],
+    ids=["all sent", "not all sent", "more than is read ahead", "reset", "more than the system holds"],
+)
+def test_input_that_nobody_reads_is_given_up_when_its_client_has_gone(
+    server: Server, http: httpx2.Client, sandbox: str, size: int, announced: int, linger: bytes | None
+) -> None:
+    body = {"argv": ["sleep", "600"], "stdin_stream": True, "timeout_seconds": 900, "async": True}
+    commands = [str(run(http, sandbox, **body)["id"]) for _ in range(EACH)]
+    clients = [post_input(server, sandbox, command, size, announced) for command in commands]
+    until(lambda: http.get(sandbox).status_code == 429)
+    for client in clients:
+        if linger is not None:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        client.close()
+    until(lambda: http.get(sandbox).status_code == 200)
+    for command in commands:
+        assert http.get(f"/v1/commands/{command}").json()["status"] == "running"
+        http.post(f"/v1/commands/{command}/kill")
+
+
+async def test_a_client_that_is_slow_and_there_is_waited_for(server: Server, http: httpx2.Client, sandbox: str) -> None:
+    command = run(http, sandbox, command="sleep 1; cat", stdin_stream=True, timeout_seconds=60, **{"async": True})["id"]
+    size = 8 * STDIN_ROOM
+    answer = await asyncio.to_thread(
+        http.post, f"/v1/commands/{command}/stdin", content=bytes(size), params={"eof": True}
+    )
+    assert answer.json() == {"written_bytes": size}
