@@ -135,8 +135,8 @@ async def kill_command(call: Caller, command_id: str) -> Response:
 async def send_stdin(request: Request, call: Caller, command_id: str, eof: bool = False) -> Response:
     """Pass the body on to the input of a command started with `stdin_stream`, as it comes; with `eof`, then end it.
 
-    The command's pace is the upload's; a client that leaves ends the call, not the command. Not idempotent: of an upload
-    that broke off, some has arrived.
+    The command's pace is the upload's; a client that leaves ends the call, not the command. Not idempotent: of an
+    upload that broke off, some has arrived.
     """
     command = await inputs.check_open(call.deps, call.account_id, command_id)
     sending = inputs.send(call.deps, command, gathered(request.stream()), end=eof)
