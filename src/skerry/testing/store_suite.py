@@ -24,7 +24,7 @@ from skerry.model.ids import (
 from skerry.model.lifecycle import Cause, Event, State
 from skerry.model.request import Once
 from skerry.model.sandbox import Change, Filter, Limits, NetworkMode, Placement, Promised, Sandbox
-from skerry.model.shell import ShellSession, ShellState
+from skerry.model.shell import MOST_SHELLS, ShellSession, ShellState
 from skerry.model.startup import StartupRun
 from skerry.model.ticket import Ticket
 from skerry.seams import Store
@@ -453,6 +453,19 @@ class StoreSuite:
         assert list(await store.due_startups()) == []
         assert await store.get_startup(sandbox.id) == StartupRun(sandbox.id, 1)
         assert (await store.set_startup_command(running, None)).startup_command is None
+
+    async def test_a_sandbox_has_so_many_sessions_however_many_are_made_at_once(self, store: Store) -> None:
+        sandbox = await add_sandbox(store, await add_account(store))
+        sessions = [shell_of(sandbox) for _ in range(MOST_SHELLS + 8)]
+        made = await asyncio.gather(*(store.add_shell(session) for session in sessions), return_exceptions=True)
+        refused = [error for error in made if error is not None]
+        assert len(refused) == 8
+        assert all(isinstance(error, Conflict) and error.code == "too_many_sessions" for error in refused)
+        kept = list(await store.list_shells(sandbox.id))
+        assert len(kept) == MOST_SHELLS
+        await store.delete_shell(kept[0].id)
+        await store.add_shell(shell_of(sandbox))
+        await store.add_shell(shell_of(await add_sandbox(store, await store.get_account(sandbox.account_id))))
 
     async def test_a_session_comes_back_as_it_was(self, store: Store) -> None:
         session = shell_of(await add_sandbox(store, await add_account(store)))
