@@ -54,6 +54,11 @@ class Config(BaseModel):
     command_timeout_s: int = Field(120, ge=1, description="Deadline of a command that names none.")
     max_command_timeout_s: int = Field(86_400, ge=1, description="Longest deadline that may be asked for.")
     output_cap_mb: int = Field(64, ge=1, description="Output kept per command; what lies beyond is counted, not kept.")
+    sandbox_output_mb: int = Field(
+        1024,
+        ge=1,
+        description="Output kept per sandbox: the oldest ended ones make room; what lies beyond is counted, not kept.",
+    )
     output_keep_hours: int = Field(24, ge=1, description="How long the output of an ended command is kept.")
     upload_limit_mb: int = Field(102_400, ge=1, description="Largest file that one request may write.")
     max_calls_per_account: int = Field(

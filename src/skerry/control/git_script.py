@@ -1,8 +1,8 @@
 """The script that a git operation with or without a token runs in, POSIX shell. Nothing is pasted into it.
 
 Arguments: `auth` or `open`; where the token may go (`url <scheme://host>`, or `fetch`/`push` and a remote's name, whose
-address is looked up); git's own arguments. LAUNCH is handed the script in front of them. With `auth`, standard input has three lines: user name, token, both in
-base64.
+address is looked up); git's own arguments. LAUNCH is handed the script in front of them. With `auth`, standard input
+has three lines: user name, token, both in base64.
 
 The command line's configuration comes last in git's list, so it wins: helpers of the repository and of the user are
 dropped, hooks, file system monitors and prompts are off. The token is offered to one scheme and host only, by a helper
