@@ -60,7 +60,7 @@ class World:
         """The record once it is in a state that other tasks bring about."""
         async with asyncio.timeout(deadline_s):
             while (now := await self.store.get_sandbox(sandbox.id)).state is not state:
-                await asyncio.sleep(0.001)
+                await asyncio.sleep(0.001)  # noqa: ASYNC110 - a store tells nobody
         return now
 
 
