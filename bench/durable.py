@@ -14,7 +14,7 @@ from collections.abc import Awaitable
 from dataclasses import replace
 from pathlib import Path
 
-from bench.__main__ import print_rows
+from bench.__main__ import print_table
 from bench.rows import Row, row
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -37,7 +37,7 @@ def main() -> int:
     if "SBXD_BINARY" not in os.environ:
         subprocess.run(["make", "-s", "-C", str(ROOT / "sbxd")], check=True)
         os.environ["SBXD_BINARY"] = str(ROOT / "sbxd" / "build" / "sbxd")
-    print_rows([one for runtime in chosen.runtime or ["crun", "runsc"] for one in asyncio.run(_all(runtime))])
+    print_table([one for runtime in chosen.runtime or ["crun", "runsc"] for one in asyncio.run(_all(runtime))])
     return 0
 
 

@@ -6,7 +6,7 @@ This is all that the data path (`edge`) is given. Whose command it is was settle
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from skerry.control import endings, following, terminals
+from skerry.control import endings, following, idleness, terminals
 from skerry.control.deps import Deps
 from skerry.control.streams import closing
 from skerry.model.command import Command, CommandEvent, Exit, TerminalSize
@@ -21,7 +21,10 @@ class Attachment:
 
     async def output(self, offset: int) -> AsyncIterator[CommandEvent]:
         """Its events from `offset` on, to its Exit, which is on record when it is given. See `following.follow`."""
-        async with closing(following.follow(self.deps, self.command, offset)) as events:
+        async with (
+            idleness.using(self.deps, self.command.sandbox_id),
+            closing(following.follow(self.deps, self.command, offset)) as events,
+        ):
             async for event in events:
                 if isinstance(event, Exit):
                     ended = await endings.end_command(self.deps, self.command, event)

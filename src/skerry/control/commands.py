@@ -109,7 +109,7 @@ async def start(
     A command that cannot be started (no such program, …) is no error here: it is `failed`, cause `not_started`.
 
     Raises:
-        NotFound, Conflict: The sandbox is not there, or does not run.
+        NotFound, Conflict: The sandbox is not there, or cannot run. A stopped one is resumed, with its errors.
         Invalid: The deadline is longer than allowed, or what is to be run, or its environment, too long.
         Unavailable: The node stays away; whether the command runs is found out and recorded later.
     """
@@ -145,13 +145,14 @@ async def _start(
     deps: Deps, account_id: AccountId, sandbox_id: str, wanted: NewCommand, collect: bool, once: Once | None
 ) -> Started | None:
     """None: another process has started a command for this request meanwhile."""
-    sandbox = await sandboxes.get_running(deps, account_id, sandbox_id)
-    decided = decide(deps, sandbox, wanted)
 
     async def record(command: Command) -> bool:
         return await deps.store.add_command(command, once) == command.id
 
-    return await begin(deps, decided, record, collect=collect)
+    async def work(sandbox: Sandbox) -> Started | None:
+        return await begin(deps, decide(deps, sandbox, wanted), record, collect=collect)
+
+    return await sandboxes.give(deps, account_id, sandbox_id, work)
 
 
 async def begin(
@@ -360,9 +361,7 @@ async def _exec(deps: Deps, command: Command, specs: Sequence[ExecSpec]) -> Comm
         exit = endings.unknown_exit(CommandCause.NOT_STARTED, why_not_started(specs[0], error))
         return await endings.end_command(deps, command, exit)
     except SandboxGone as error:
-        cause = endings.cause_of(error.cause)
-        await endings.sandbox_died(deps, command.sandbox_id, cause, error.message)
-        return await endings.end_command(deps, command, endings.lost_with_sandbox(deps, command, cause))
+        return await endings.end_command(deps, command, await endings.found_gone(deps, command, error))
 
 
 async def _exec_patiently(deps: Deps, command: Command, spec: ExecSpec) -> None:

@@ -30,10 +30,14 @@ def absolute(path: str, field: str = "path") -> str:
     return path if path.startswith("/") else posixpath.join(WORKSPACE, path)
 
 
-async def open_guest(deps: Deps, account_id: AccountId, sandbox_id: str) -> Guest:
-    """The inside of a running sandbox of this account. Raises NotFound and Conflict as `sandboxes.get_running`."""
-    sandbox = await sandboxes.get_running(deps, account_id, sandbox_id)
-    return deps.provider.guest(sandbox.id)
+async def open_guest(deps: Deps, account_id: AccountId, sandbox_id: str, *, wake: bool = True) -> Guest:
+    """The inside of a sandbox of this account, for work in it: a stopped one is resumed. Without `wake`: for a look.
+
+    Raises:
+        As `sandboxes.awake`, and without `wake` as `sandboxes.get_running`.
+    """
+    find = sandboxes.awake if wake else sandboxes.get_running
+    return deps.provider.guest((await find(deps, account_id, sandbox_id)).id)
 
 
 def read(guest: Guest, path: str, offset: int = 0, length: int = -1) -> AbstractAsyncContextManager[FileReader]:

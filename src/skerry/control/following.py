@@ -36,10 +36,8 @@ async def follow(deps: Deps, command: Command, offset: int = 0) -> AsyncIterator
                         return
                     offset = event.offset + (len(event.data) if isinstance(event, Output) else event.length)
         except SandboxGone as error:
-            cause = endings.cause_of(error.cause)
-            await endings.sandbox_died(deps, command.sandbox_id, cause, error.message)
-            lost = endings.lost_with_sandbox(deps, command, cause)
-            yield lost if offset >= BEYOND else replace(lost, offset=offset)
+            lost = await endings.found_gone(deps, command, error)
+            yield lost if offset >= BEYOND else replace(lost, offset=max(lost.offset, offset))
             return
         except NotFound as error:
             # Never started, or its output is no longer kept: the record has the end, unless the reconciler is yet to

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 
-from skerry.control import commands
+from skerry.control import commands, idleness
 from skerry.control.deps import Deps
 from skerry.control.streams import closing
 from skerry.model.command import Command, CommandStatus
@@ -38,7 +38,7 @@ async def send(deps: Deps, command: Command, chunks: AsyncIterator[bytes], *, en
     """
     guest = deps.provider.guest(command.sandbox_id)
     sent = 0
-    async with closing(chunks):
+    async with idleness.using(deps, command.sandbox_id), closing(chunks):
         async for chunk in chunks:
             await guest.write_stdin(command.id, chunk)
             sent += len(chunk)

@@ -43,9 +43,9 @@ async def create(deps: Deps, account_id: AccountId, sandbox_id: str) -> ShellSes
     """A session that starts in /workspace with the sandbox's environment.
 
     Raises:
-        NotFound, Conflict: As `sandboxes.get_running`; `too_many_sessions`: delete some.
+        NotFound, Conflict: As `sandboxes.awake`; `too_many_sessions`: delete some.
     """
-    sandbox = await sandboxes.get_running(deps, account_id, sandbox_id)
+    sandbox = await sandboxes.awake(deps, account_id, sandbox_id)
     if len(await deps.store.list_shells(sandbox.id)) >= MOST:
         raise Conflict(
             f"Sandbox '{sandbox.id}' has {MOST} sessions. Delete those that are not needed.", code="too_many_sessions"
@@ -92,7 +92,7 @@ async def execute(
     """Run a command in a session and wait for its end. A caller that leaves ends the waiting, not the command.
 
     Raises:
-        NotFound, Conflict: As `get` and `sandboxes.get_running`; `session_busy`: its last command still runs.
+        NotFound, Conflict: As `get` and `sandboxes.awake`; `session_busy`: its last command still runs.
         Invalid: The text or the deadline is too long.
         Unavailable: The node stays away; what the command leaves is taken in later.
     """
@@ -101,45 +101,53 @@ async def execute(
             f"'command' is longer than {_TEXT_LIMIT} bytes. Write it to a file and run that.", field="command"
         )
     session = await get(deps, account_id, session_id)
-    sandbox = await sandboxes.get_running(deps, account_id, session.sandbox_id)
     if session.id in deps.shells:
         raise _busy(session)
     deps.shells.add(session.id)
-    running = deps.tasks.spawn(_execute(deps, sandbox, session, text, timeout_s), name=f"session {session.id}")
+    running = deps.tasks.spawn(_execute(deps, session, text, timeout_s), name=f"session {session.id}")
     return await asyncio.shield(running)
 
 
-async def _execute(
-    deps: Deps, sandbox: Sandbox, session: ShellSession, text: str, timeout_s: int | None
-) -> ShellResult:
+async def _execute(deps: Deps, session: ShellSession, text: str, timeout_s: int | None) -> ShellResult:
+    async def work(sandbox: Sandbox) -> ShellResult:
+        return await _run(deps, sandbox, session, text, timeout_s)
+
     try:
-        session = await _ready(deps, sandbox, session)
-        base = {**sandboxes.BASE_ENV, **sandbox.env}
-        token = secrets.token_hex(16)
-        wanted = NewCommand(
-            argv=wrap(text, session.state, token),
-            timeout_s=timeout_s,
-            env=environment(session.state, base),
-            shown=text,
-        )
-        decided = commands.decide(deps, sandbox, wanted)
-        shown = replace(decided.command, working_directory=_shown(session.state.cwd))
-        decided = replace(decided, command=shown)
-
-        async def record(command: Command) -> bool:
-            if not await deps.store.claim_shell(session.id, command.id, token, deps.clock.now()):
-                raise _busy(await deps.store.get_shell(session.id))
-            return await deps.store.add_command(command) == command.id
-
-        started = await commands.begin(deps, decided, record, collect=True)
-        assert started is not None
-        result = await started.watching
-        state = await _take_in(deps, session, token, base)
-        await deps.store.release_shell(session.id, result.command.id, state)
-        ended = session if state is None else replace(session, state=state)
-        return ShellResult(ended, result.command, result.captured, state is not None)
+        return await sandboxes.give(deps, session.account_id, session.sandbox_id, work)
     finally:
         deps.shells.discard(session.id)
+
+
+async def _run(deps: Deps, sandbox: Sandbox, session: ShellSession, text: str, timeout_s: int | None) -> ShellResult:
+    session = await _ready(deps, sandbox, session)
+    base = {**sandboxes.BASE_ENV, **sandbox.env}
+    token = secrets.token_hex(16)
+    wanted = NewCommand(
+        argv=wrap(text, session.state, token),
+        timeout_s=timeout_s,
+        env=environment(session.state, base),
+        shown=text,
+    )
+    decided = commands.decide(deps, sandbox, wanted)
+    shown = replace(decided.command, working_directory=_shown(session.state.cwd))
+    decided = replace(decided, command=shown)
+
+    async def record(command: Command) -> bool:
+        if not await deps.store.claim_shell(session.id, command.id, token, deps.clock.now()):
+            raise _busy(await deps.store.get_shell(session.id))
+        try:
+            return await deps.store.add_command(command) == command.id
+        except Conflict:  # it was stopped under us
+            await deps.store.release_shell(session.id, command.id, None)
+            raise
+
+    started = await commands.begin(deps, decided, record, collect=True)
+    assert started is not None
+    result = await started.watching
+    state = await _take_in(deps, session, token, base)
+    await deps.store.release_shell(session.id, result.command.id, state)
+    ended = session if state is None else replace(session, state=state)
+    return ShellResult(ended, result.command, result.captured, state is not None)
 
 
 async def _ready(deps: Deps, sandbox: Sandbox, session: ShellSession) -> ShellSession:

@@ -66,7 +66,10 @@ async def status(deps: Deps, account_id: AccountId, sandbox_id: str) -> Startup:
         NotFound: As `sandboxes.get`.
     """
     sandbox = await sandboxes.get(deps, account_id, sandbox_id)
-    effective, source = await _effective(deps, sandbox)
+    try:
+        effective, source = await _effective(deps, sandbox)
+    except SandboxGone:
+        effective, source = None, None
     known = Startup(sandbox.startup_command, effective, source)
     run = await deps.store.get_startup(sandbox.id)
     if run is None or run.command_id is None:
@@ -93,9 +96,9 @@ async def run(deps: Deps, account_id: AccountId, sandbox_id: str) -> Startup:
     """Run the startup command now. An earlier run is killed first, with all that it started.
 
     Raises:
-        NotFound, Conflict: As `sandboxes.get_running`; `startup_not_configured`: there is nothing to run.
+        NotFound, Conflict: As `sandboxes.awake`; `startup_not_configured`: there is nothing to run.
     """
-    sandbox = await sandboxes.get_running(deps, account_id, sandbox_id)
+    sandbox = await sandboxes.awake(deps, account_id, sandbox_id)
     text, _ = await _effective(deps, sandbox)
     if text is None:
         raise Conflict(
@@ -118,13 +121,14 @@ async def run_due(deps: Deps, sandbox: Sandbox) -> None:
         return
     text, _ = await _effective(deps, sandbox)
     if text is None:
+        await deps.store.skip_startup(sandbox, replaces=before)
         return
     await _begin(deps, sandbox, _decided(deps, sandbox, text, None), before)
 
 
 def run_due_soon(deps: Deps, sandbox: Sandbox) -> None:
     """`run_due` without waiting. What fails is found again by the reconciler."""
-    if sandbox.startup_command is not None:
+    if sandbox.startup_command is not None or sandbox.generation > 1 or sandbox.source is not None:
         deps.tasks.spawn(run_due(deps, sandbox), name=f"startup {sandbox.id}")
 
 
@@ -165,7 +169,7 @@ async def _effective(deps: Deps, sandbox: Sandbox) -> tuple[str | None, StartupS
         async with deps.provider.guest(sandbox.id).read(FILE, 0, _FILE_LIMIT) as reader:
             async for chunk in reader:
                 content += chunk
-    except (GuestError, SandboxGone):
+    except GuestError:
         return None, None
     if len(content) >= _FILE_LIMIT:  # a line that is cut is not run
         content = content[: content.rfind(b"\n") + 1]

@@ -14,6 +14,7 @@ from skerry.control.deps import Deps
 from skerry.model.command import Command, CommandKind, CommandStatus, ExecSpec, Keep, TerminalSize
 from skerry.model.errors import NotFound
 from skerry.model.ids import AccountId, new_command_id
+from skerry.model.sandbox import Sandbox
 
 LIST_LIMIT = 1000
 _TERM = "xterm-256color"
@@ -37,49 +38,20 @@ async def open_terminal(deps: Deps, account_id: AccountId, sandbox_id: str, want
     """Start a terminal. One whose program cannot be started is `failed`, as any command.
 
     Raises:
-        NotFound, Conflict: The sandbox is not there, or does not run.
+        NotFound, Conflict: The sandbox is not there, or cannot run. A stopped one is resumed, with its errors.
         Invalid: What is to be run, or its environment, is too long.
         Unavailable: The node stays away; whether it runs is found out and recorded later.
     """
-    sandbox = await sandboxes.get_running(deps, account_id, sandbox_id)
-    command = Command(
-        id=new_command_id(),
-        sandbox_id=sandbox.id,
-        account_id=sandbox.account_id,
-        command=wanted.shell or shlex.join(wanted.argv or _SHELLS[0]),
-        status=CommandStatus.RUNNING,
-        working_directory=wanted.cwd or commands.WORKSPACE,
-        timeout_s=None,
-        started_at=deps.clock.now(),
-        takes_input=True,
-        terminal=_size(wanted.size),
-        name=wanted.name,
-        kind=CommandKind.TERMINAL,
-    )
-    env = {**sandboxes.BASE_ENV, "TERM": _TERM, **sandbox.env, **wanted.env}
-    programs = [wanted.argv] if wanted.argv or wanted.shell is not None else _SHELLS
-    specs = [
-        ExecSpec(
-            id=command.id,
-            argv=argv,
-            shell=wanted.shell if not argv else None,
-            cwd=wanted.cwd,
-            env=env,
-            user=wanted.user,
-            stdin=True,
-            tty=command.terminal,
-            keep=Keep.TAIL,
-        )
-        for argv in programs
-    ]
-    sizes.check_command(specs[0])
 
     async def record(command: Command) -> bool:
         return await deps.store.add_command(command) == command.id
 
-    started = await commands.begin(deps, Decided(command, specs), record)
-    assert started is not None  # nothing else stands for it: it was asked for once
-    return started.command
+    async def work(sandbox: Sandbox) -> Command:
+        started = await commands.begin(deps, _decide(deps, sandbox, wanted), record)
+        assert started is not None  # nothing else stands for it: it was asked for once
+        return started.command
+
+    return await sandboxes.give(deps, account_id, sandbox_id, work)
 
 
 async def list_page(
@@ -121,3 +93,38 @@ async def resize_command(deps: Deps, terminal: Command, size: TerminalSize) -> C
 
 def _size(size: TerminalSize) -> TerminalSize:
     return TerminalSize(size.cols or 80, size.rows or 24)
+
+
+def _decide(deps: Deps, sandbox: Sandbox, wanted: NewTerminal) -> Decided:
+    command = Command(
+        id=new_command_id(),
+        sandbox_id=sandbox.id,
+        account_id=sandbox.account_id,
+        command=wanted.shell or shlex.join(wanted.argv or _SHELLS[0]),
+        status=CommandStatus.RUNNING,
+        working_directory=wanted.cwd or commands.WORKSPACE,
+        timeout_s=None,
+        started_at=deps.clock.now(),
+        takes_input=True,
+        terminal=_size(wanted.size),
+        name=wanted.name,
+        kind=CommandKind.TERMINAL,
+    )
+    env = {**sandboxes.BASE_ENV, "TERM": _TERM, **sandbox.env, **wanted.env}
+    programs = [wanted.argv] if wanted.argv or wanted.shell is not None else _SHELLS
+    specs = [
+        ExecSpec(
+            id=command.id,
+            argv=argv,
+            shell=wanted.shell if not argv else None,
+            cwd=wanted.cwd,
+            env=env,
+            user=wanted.user,
+            stdin=True,
+            tty=command.terminal,
+            keep=Keep.TAIL,
+        )
+        for argv in programs
+    ]
+    sizes.check_command(specs[0])
+    return Decided(command, specs)

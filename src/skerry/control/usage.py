@@ -9,7 +9,7 @@ from skerry.model.ids import AccountId
 from skerry.model.lifecycle import State
 
 # A sandbox in one of these has no memory and no CPU of its own; its files are still there.
-_WITHOUT_COMPUTE = frozenset({State.FAILED, State.DESTROYED})
+_WITHOUT_COMPUTE = frozenset({State.STOPPING, State.STOPPED, State.FAILED, State.DESTROYED})
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from skerry.model.capture import Archive
-from skerry.model.ids import AccountId, ProjectId, SandboxId
+from skerry.model.ids import AccountId, ProjectId, SandboxId, SnapshotId
 from skerry.model.lifecycle import Cause, State
 
 
@@ -89,6 +89,7 @@ class Sandbox:
     archive: Archive | None = None  # the latest; since a resume the files may have changed
     active_at: datetime | None = None  # the last use that was written down; None: none since it was made
     idle_timeout_s: int = 0  # without use for as long, it is stopped; 0: never
+    source: SandboxId | SnapshotId | None = None  # whose files it began with; None: it began empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,7 @@ class Change:
     name: str | None = None
     metadata: Mapping[str, object] | None = None
     env: Mapping[str, str] | None = field(default=None, repr=False)
+    detail: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

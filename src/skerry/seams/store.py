@@ -5,13 +5,15 @@ from datetime import datetime
 from typing import Protocol
 
 from skerry.model.account import Account, ApiKey
+from skerry.model.capture import Archive, Vault
 from skerry.model.command import ANY_COMMAND, Command, CommandFilter, CommandStatus, Exit, TerminalSize
-from skerry.model.ids import AccountId, CommandId, KeyId, SandboxId, ShellId
+from skerry.model.ids import AccountId, ArchiveId, CommandId, KeyId, SandboxId, ShellId, SnapshotId
 from skerry.model.lifecycle import Cause, Event, State
 from skerry.model.metrics import Population
 from skerry.model.request import Once
 from skerry.model.sandbox import Change, Filter, Placement, Promised, Sandbox
 from skerry.model.shell import ShellSession, ShellState
+from skerry.model.snapshot import Snapshot, SnapshotState
 from skerry.model.startup import StartupRun
 from skerry.model.ticket import Ticket
 
@@ -102,18 +104,85 @@ class Store(Protocol):
         placement: Placement | None = None,
         cause: Cause | None = None,
         detail: str = "",
+        archive: Archive | None = None,
+        unless_busy: bool = False,
     ) -> Sandbox:
         """Move a sandbox: compare-and-set on (id, state, generation), an event row in the same transaction.
 
-        A sandbox that becomes `destroyed` loses its environment.
+        Cause and detail stay as they are where none are given, but `stop` and `resume` begin without them, and
+        `archived` without the detail. `resume` raises the generation by one and is a use. `archive`: the latest now.
+        `unless_busy`: not while a command of the kind `command` runs. A sandbox that becomes `destroyed` loses its
+        environment and its archive.
 
         Raises:
-            Conflict: The record has moved meanwhile, or the table has no such move.
+            Conflict: The record has moved meanwhile, or the table has no such move; `sandbox_busy`.
         """
         ...
 
-    async def add_command(self, command: Command, wanted: Once | None = None) -> CommandId:
+    async def touch_sandboxes(self, used: Mapping[SandboxId, datetime]) -> None:
+        """Note when sandboxes were last used. An earlier time than the one on record, or an unknown one: nothing."""
+        ...
+
+    async def vault(self, account_id: AccountId) -> Vault:
+        """The account's vault, made when it is first asked for, with a key of its own. Raises NotFound."""
+        ...
+
+    async def list_vaults(self) -> Mapping[AccountId, Vault]:
+        """Those that were made."""
+        ...
+
+    async def archives_wanted(self, account_id: AccountId) -> set[ArchiveId]:
+        """The archives of the account's sandboxes that are not destroyed, and of its snapshots."""
+        ...
+
+    async def add_snapshot(self, snapshot: Snapshot, wanted: Once | None = None) -> SnapshotId:
         """As `add_sandbox`."""
+        ...
+
+    async def get_snapshot(self, snapshot_id: SnapshotId) -> Snapshot:
+        """Raises NotFound. Knows no account."""
+        ...
+
+    async def list_snapshots(
+        self,
+        *,
+        account_id: AccountId | None = None,
+        states: Sequence[SnapshotState] | None = None,
+        source: SandboxId | None = None,
+        name: str | None = None,
+        limit: int | None = None,
+        before: SnapshotId | None = None,
+    ) -> Sequence[Snapshot]:
+        """Newest first; `before` is the last id of the page before."""
+        ...
+
+    async def move_snapshot(
+        self,
+        snapshot: Snapshot,
+        state: SnapshotState,
+        *,
+        archive: Archive | None = None,
+        size_bytes: int | None = None,
+        detail: str | None = None,
+    ) -> Snapshot:
+        """Compare-and-set on (id, state). What is None stays as it is; the same state only changes the rest.
+
+        Raises:
+            NotFound
+            Conflict: It has moved meanwhile (`snapshot_<state>`).
+        """
+        ...
+
+    async def remove_snapshot(self, snapshot_id: SnapshotId) -> None:
+        """Unknown: success."""
+        ...
+
+    async def add_command(self, command: Command, wanted: Once | None = None) -> CommandId:
+        """As `add_sandbox`.
+
+        Raises:
+            Conflict: The sandbox does not run at this moment (`sandbox_<state>`).
+        """
         ...
 
     async def get_command(self, command_id: CommandId) -> Command:
@@ -153,11 +222,24 @@ class Store(Protocol):
     async def get_startup(self, sandbox_id: SandboxId) -> StartupRun | None: ...
 
     async def begin_startup(self, command: Command, generation: int, *, replaces: StartupRun | None) -> bool:
-        """Record a startup's command and that it is the latest run. False: `replaces` is not the latest any more."""
+        """Record a startup's command and that it is the latest run.
+
+        False: `replaces` is not the latest any more, or the sandbox is of another generation.
+
+        Raises:
+            Conflict: As `add_command`.
+        """
+        ...
+
+    async def skip_startup(self, sandbox: Sandbox, *, replaces: StartupRun | None) -> None:
+        """Note that this generation had nothing to run. `replaces` is not the latest any more: nothing happens."""
         ...
 
     async def due_startups(self) -> Sequence[Sandbox]:
-        """Running sandboxes with a startup command whose generation was not started up yet."""
+        """Running sandboxes whose generation was not started up yet.
+
+        Without a startup command: only those that came up with files, one of which may say what to run.
+        """
         ...
 
     async def add_shell(self, session: ShellSession) -> None: ...

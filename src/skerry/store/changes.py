@@ -2,15 +2,23 @@
 
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, update
 
 from skerry.model.ids import SandboxId
 from skerry.model.sandbox import Change, Sandbox, labels_of
+from skerry.store import rows
 from skerry.store.box import Box
 from skerry.store.sealing import SANDBOX_ENV, seal_env
 from skerry.store.tables import sandbox_labels, sandboxes
+
+_TOUCH = (
+    update(sandboxes)
+    .where(sandboxes.c.id == bindparam("id_"), func.coalesce(sandboxes.c.active_at_us, 0) < bindparam("at_"))
+    .values(active_at_us=bindparam("at_"))
+)
 
 
 def change(connection: Connection, box: Box, sandbox: Sandbox, wanted: Change, at_us: int) -> None:
@@ -20,11 +28,17 @@ def change(connection: Connection, box: Box, sandbox: Sandbox, wanted: Change, a
         values["name"] = wanted.name or None
     if wanted.env is not None:
         values["env"] = seal_env(box, wanted.env, SANDBOX_ENV, sandbox.id)
+    if wanted.detail is not None:
+        values["detail"] = wanted.detail
     if wanted.metadata is not None:
         values["metadata"] = json.dumps(dict(wanted.metadata))
         connection.execute(delete(sandbox_labels).where(sandbox_labels.c.sandbox_id == sandbox.id))
         label(connection, sandbox.id, labels_of(wanted.metadata))
     connection.execute(update(sandboxes).where(sandboxes.c.id == sandbox.id).values(values))
+
+
+def touch(connection: Connection, used: Mapping[SandboxId, datetime]) -> None:
+    connection.execute(_TOUCH, [{"id_": sandbox_id, "at_": rows.to_us(at)} for sandbox_id, at in used.items()])
 
 
 def label(connection: Connection, sandbox_id: SandboxId, labels: Mapping[str, str]) -> None:

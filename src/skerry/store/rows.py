@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from skerry.model.account import Account, ApiKey
+from skerry.model.capture import Archive
 from skerry.model.command import Command, CommandCause, CommandKind, CommandStatus, Exit, TerminalSize
 from skerry.model.ids import AccountId, CommandId, KeyId, ProjectId, SandboxId
 from skerry.model.lifecycle import Cause, State
@@ -85,7 +86,19 @@ def sandbox_row(sandbox: Sandbox, box: Box) -> dict[str, Any]:
         "cause": None if sandbox.cause is None else sandbox.cause.value,
         "detail": sandbox.detail,
         "startup_command": sandbox.startup_command,
+        "archive": archive_row(sandbox.archive),
+        "active_at_us": None if sandbox.active_at is None else to_us(sandbox.active_at),
+        "idle_timeout_s": sandbox.idle_timeout_s,
+        "source": sandbox.source,
     }
+
+
+def archive_row(archive: Archive | None) -> str | None:
+    return None if archive is None else json.dumps(asdict(archive))
+
+
+def archive_of(text: str | None) -> Archive | None:
+    return None if text is None else Archive(**json.loads(text))
 
 
 def sandbox_of(row: Columns, box: Box) -> Sandbox:
@@ -94,6 +107,7 @@ def sandbox_of(row: Columns, box: Box) -> Sandbox:
         :13
     ]
     (env, metadata, capabilities, model, runtime, digest, cause, detail, startup) = row[13:22]
+    (archive, active, idle_s, source) = row[22:]
     return Sandbox(
         id=SandboxId(id_),
         account_id=AccountId(account),
@@ -116,12 +130,13 @@ def sandbox_of(row: Columns, box: Box) -> Sandbox:
         cause=None if cause is None else Cause(cause),
         detail=detail,
         startup_command=startup,
+        archive=archive_of(archive),
+        active_at=None if active is None else from_us(active),
+        idle_timeout_s=idle_s,
+        source=source,
     )
 
 
-# None leaves each as it is.
-MOVE_COLUMNS = ("runtime", "template_digest", "cause", "detail", "env")
-CHANGE_COLUMNS = ("metadata", "env")
 EVENT_COLUMNS = ("sandbox_id", "generation", "event", "from_state", "to_state", "cause", "detail", "at_us")
 
 

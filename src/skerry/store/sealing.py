@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Table, bindparam, delete, insert, select, upd
 from skerry.model.env import Env
 from skerry.model.errors import Unavailable
 from skerry.store.box import Box, make_keys, read_keys
-from skerry.store.tables import requests, sandboxes, sealing_keys, shells
+from skerry.store.tables import requests, sandboxes, sealing_keys, shells, snapshots, vaults
 
 NOTHING = "{}"  # an environment without variables: no secret, and most sandboxes have none
 
@@ -30,8 +30,10 @@ class Sealed:
 SANDBOX_ENV = Sealed(sandboxes, "env", ("id",))
 FINGERPRINT = Sealed(requests, "fingerprint", ("account_id", "key"))
 SHELL_STATE = Sealed(shells, "state", ("id",))
+SNAPSHOT_ENV = Sealed(snapshots, "env", ("id",))
+VAULT_KEY = Sealed(vaults, "key", ("account_id",))
 # Another secret in the database is one more line here, and is then sealed anew with each new key.
-SEALED = (SANDBOX_ENV, FINGERPRINT, SHELL_STATE)
+SEALED = (SANDBOX_ENV, FINGERPRINT, SHELL_STATE, SNAPSHOT_ENV, VAULT_KEY)
 
 
 def seal_env(box: Box, env: Mapping[str, str], column: Sealed, *row: str) -> str:
@@ -60,7 +62,7 @@ def prepare(connection: Connection, path: Path, now_us: int) -> Box:
         if needed:
             raise Unavailable(
                 f"{path} is missing, and without it the secrets in the database cannot be opened (the environments of "
-                "sandboxes). Put it back from its backup. Nothing was changed."
+                "sandboxes, the keys of stored files). Put it back from its backup. Nothing was changed."
             ) from None
         make_keys(path)
         keys = read_keys(path)

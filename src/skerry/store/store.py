@@ -5,64 +5,32 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Executable, Text, bindparam, delete, func, insert, select, text, update
+from sqlalchemy import Connection, Executable, bindparam, insert, select, text, update
 
 from skerry.model.account import Account, ApiKey
+from skerry.model.capture import Archive, Vault
 from skerry.model.command import ANY_COMMAND, Command, CommandFilter, CommandStatus, Exit, TerminalSize
 from skerry.model.errors import Conflict, NotFound
-from skerry.model.ids import AccountId, CommandId, KeyId, SandboxId, ShellId
-from skerry.model.lifecycle import Cause, Event, State, advance
+from skerry.model.ids import AccountId, ArchiveId, CommandId, KeyId, SandboxId, ShellId, SnapshotId
+from skerry.model.lifecycle import Cause, Event, State
 from skerry.model.metrics import Population
 from skerry.model.request import Once
-from skerry.model.sandbox import Change, Filter, Placement, Promised, Sandbox, labels_of
+from skerry.model.sandbox import Change, Filter, Placement, Promised, Sandbox
 from skerry.model.shell import ShellSession, ShellState
+from skerry.model.snapshot import Snapshot, SnapshotState
 from skerry.model.startup import StartupRun
 from skerry.model.ticket import Ticket
 from skerry.seams import Clock
-from skerry.store import changes, lists, once, rows, shells, startups, tickets
+from skerry.store import accounts, changes, lists, moves, once, rows, shells, snapshots, startups, tickets
 from skerry.store.box import Box
 from skerry.store.prepared import Prepared
-from skerry.store.sealing import NOTHING
 from skerry.store.sqlite import Sqlite
-from skerry.store.tables import (
-    accounts,
-    api_keys,
-    commands,
-    projects,
-    sandbox_events,
-    sandboxes,
-)
+from skerry.store.tables import commands
 
-_SANDBOX = Prepared(select(sandboxes).where(sandboxes.c.id == bindparam("id_")))
 _COMMAND = Prepared(select(commands).where(commands.c.id == bindparam("id_")))
-_KEY = select(api_keys).where(api_keys.c.secret_hash == bindparam("hash_"))
 # A literal, not a parameter: only then is the partial index of the running ones used.
 _RUNS = text("status = 'running'")
-_ACTIVE = text("status = 'running' AND kind = 'command'")
-_BUSY = Prepared(select(commands.c.seq).where(_ACTIVE, commands.c.sandbox_id == bindparam("id_")).limit(1))
-_TOUCH = (
-    update(api_keys)
-    .where(api_keys.c.id == bindparam("id_"))
-    .where(func.coalesce(api_keys.c.last_used_at_us, 0) < bindparam("at_"))
-    .values(last_used_at_us=bindparam("at_"))
-)
-_ADD_SANDBOX = insert(sandboxes)
 _ADD_COMMAND = Prepared(insert(commands), rows.COMMAND_COLUMNS)
-_ADD_EVENT = Prepared(insert(sandbox_events), rows.EVENT_COLUMNS)
-# What is given as None stays as it is.
-_MOVE = Prepared(
-    update(sandboxes)
-    .where(
-        sandboxes.c.id == bindparam("id_"),
-        sandboxes.c.state == bindparam("from_"),
-        sandboxes.c.generation == bindparam("generation_"),
-    )
-    .values({"state": bindparam("to_"), "updated_at_us": bindparam("at_")})
-    .values(
-        {name: func.coalesce(bindparam(f"new_{name}", type_=Text()), sandboxes.c[name]) for name in rows.MOVE_COLUMNS}
-    )
-    .returning(*sandboxes.c)
-)
 _FINISH = Prepared(
     update(commands)
     .where(commands.c.id == bindparam("id_"), commands.c.status == CommandStatus.RUNNING.value)
@@ -80,57 +48,29 @@ class SqlStore:
         self._box = box
 
     async def add_account(self, account: Account, key: ApiKey) -> None:
-        def work(connection: Connection) -> None:
-            project = {
-                "id": account.default_project_id,
-                "account_id": account.id,
-                "name": "default",
-                "created_at_us": rows.to_us(account.created_at),
-            }
-            connection.execute(insert(accounts), rows.account_row(account))
-            connection.execute(insert(projects), project)
-            connection.execute(insert(api_keys), rows.key_row(key))
-
-        await self._database.write(work)
+        await self._database.write(partial(accounts.add, account=account, key=key))
 
     async def get_account(self, account_id: AccountId) -> Account:
-        found = await self._list(select(accounts).where(accounts.c.id == account_id))
-        if not found:
-            raise NotFound("No such account.")
-        return rows.account_of(found[0])
+        return await self._database.read(partial(accounts.get, account_id=account_id))
 
     async def list_accounts(self) -> Sequence[Account]:
-        return [rows.account_of(row) for row in await self._list(select(accounts).order_by(accounts.c.created_at_us))]
+        return await self._database.read(accounts.all_of_them)
 
     async def add_key(self, key: ApiKey) -> None:
-        await self._database.write(lambda connection: connection.execute(insert(api_keys), rows.key_row(key)) and None)
+        await self._database.write(partial(accounts.add_key, key=key))
 
     async def find_key(self, secret_hash: bytes) -> ApiKey | None:
-        row = self._database.glance(lambda connection: connection.execute(_KEY, {"hash_": secret_hash}).one_or_none())
-        return None if row is None else rows.key_of(row)
+        return self._database.glance(partial(accounts.find_key, secret_hash=secret_hash))
 
     async def list_keys(self, account_id: AccountId) -> Sequence[ApiKey]:
-        query = select(api_keys).where(api_keys.c.account_id == account_id)
-        return [rows.key_of(row) for row in await self._list(query.order_by(api_keys.c.created_at_us))]
+        return await self._database.read(partial(accounts.keys_of, account_id=account_id))
 
     async def delete_key(self, account_id: AccountId, key_id: KeyId) -> None:
-        own = api_keys.c.account_id == account_id
-
-        def work(connection: Connection) -> None:
-            keys = {row[0] for row in connection.execute(select(api_keys.c.id).where(own))}
-            if key_id not in keys:
-                raise NotFound(f"No API key '{key_id[:64]}'.")
-            if len(keys) == 1:
-                raise Conflict("This is the account's only key. Make another one first.", code="last_key")
-            connection.execute(delete(api_keys).where(own, api_keys.c.id == key_id))
-            tickets.void(connection, account_id=account_id)
-
-        await self._database.write(work)
+        await self._database.write(partial(accounts.delete_key, account_id=account_id, key_id=key_id))
 
     async def touch_keys(self, used: Mapping[KeyId, datetime]) -> None:
-        later = [{"id_": key_id, "at_": rows.to_us(at)} for key_id, at in used.items()]
-        if later:
-            await self._database.write(lambda connection: connection.execute(_TOUCH, later) and None)
+        if used:
+            await self._database.write(partial(accounts.touch_keys, used=used))
 
     async def find_request(self, account_id: AccountId, wanted: Once) -> str | None:
         return self._database.glance(partial(once.find, box=self._box, account_id=account_id, wanted=wanted))
@@ -139,24 +79,10 @@ class SqlStore:
         await self._database.write(partial(once.forget, before_us=rows.to_us(before)))
 
     async def add_sandbox(self, sandbox: Sandbox, wanted: Once | None = None) -> SandboxId:
-        labels = labels_of(sandbox.metadata)
-        row = rows.sandbox_row(sandbox, self._box)
-        born = _event_row(sandbox, "add", None, sandbox.state, rows.to_us(sandbox.created_at))
-
-        def work(connection: Connection) -> SandboxId:
-            earlier = once.claim(connection, self._box, sandbox.account_id, wanted, sandbox.id, row["created_at_us"])
-            if earlier is not None:
-                return SandboxId(earlier)
-            connection.execute(_ADD_SANDBOX, row)
-            _ADD_EVENT.run(connection, born)
-            if labels:
-                changes.label(connection, sandbox.id, labels)
-            return sandbox.id
-
-        return await self._database.write(work)
+        return await self._database.write(partial(moves.add, box=self._box, sandbox=sandbox, wanted=wanted))
 
     async def get_sandbox(self, sandbox_id: SandboxId) -> Sandbox:
-        return self._database.glance(partial(_sandbox, box=self._box, sandbox_id=sandbox_id))
+        return self._database.glance(partial(moves.get, box=self._box, sandbox_id=sandbox_id))
 
     async def change_sandbox(
         self, sandbox_id: SandboxId, change: Change, *, states: Sequence[State] | None = None
@@ -164,11 +90,11 @@ class SqlStore:
         at = rows.to_us(self._clock.now())
 
         def work(connection: Connection) -> Sandbox:
-            sandbox = _sandbox(connection, self._box, sandbox_id)
+            sandbox = moves.get(connection, self._box, sandbox_id)
             if states is not None and sandbox.state not in states:
                 raise Conflict(f"Sandbox '{sandbox.id}' is {sandbox.state}.", code=f"sandbox_{sandbox.state}")
             changes.change(connection, self._box, sandbox, change, at)
-            return _sandbox(connection, self._box, sandbox_id)
+            return moves.get(connection, self._box, sandbox_id)
 
         return await self._database.write(work)
 
@@ -203,32 +129,64 @@ class SqlStore:
         placement: Placement | None = None,
         cause: Cause | None = None,
         detail: str = "",
+        archive: Archive | None = None,
+        unless_busy: bool = False,
     ) -> Sandbox:
-        target = advance(sandbox.state, event)
+        now = self._clock.now()
+        wanted = moves.Move(sandbox, event, now, placement, cause, detail, archive, unless_busy)
+        return await self._database.write(partial(moves.move, box=self._box, wanted=wanted))
+
+    async def touch_sandboxes(self, used: Mapping[SandboxId, datetime]) -> None:
+        if used:
+            await self._database.write(partial(changes.touch, used=used))
+
+    async def vault(self, account_id: AccountId) -> Vault:
+        present = self._database.glance(partial(snapshots.find_vault, box=self._box, account_id=account_id))
+        if present is not None:
+            return present
         at = rows.to_us(self._clock.now())
-        change = {
-            "id_": sandbox.id,
-            "from_": sandbox.state.value,
-            "generation_": sandbox.generation,
-            "to_": target.value,
-            "at_": at,
-            "new_runtime": None if placement is None else placement.runtime,
-            "new_template_digest": None if placement is None else placement.template_digest,
-            "new_cause": None if cause is None else cause.value,
-            "new_detail": None if cause is None else detail,
-            # A sandbox that is gone has no use for its secrets.
-            "new_env": NOTHING if target is State.DESTROYED else None,
-        }
-        happened = _event_row(sandbox, event.value, sandbox.state, target, at, cause, detail)
+        return await self._database.write(partial(snapshots.vault, box=self._box, account_id=account_id, at_us=at))
 
-        def work(connection: Connection) -> Sandbox:
-            moved = _MOVE.run(connection, change)
-            if moved is None:
-                raise _moved_meanwhile(_sandbox(connection, self._box, sandbox.id), event)
-            _ADD_EVENT.run(connection, happened)
-            return rows.sandbox_of(moved, self._box)
+    async def list_vaults(self) -> Mapping[AccountId, Vault]:
+        return await self._database.read(partial(snapshots.all_vaults, box=self._box))
 
+    async def archives_wanted(self, account_id: AccountId) -> set[ArchiveId]:
+        return await self._database.read(partial(snapshots.archives_wanted, account_id=account_id))
+
+    async def add_snapshot(self, snapshot: Snapshot, wanted: Once | None = None) -> SnapshotId:
+        return await self._database.write(partial(snapshots.add, box=self._box, snapshot=snapshot, wanted=wanted))
+
+    async def get_snapshot(self, snapshot_id: SnapshotId) -> Snapshot:
+        return self._database.glance(partial(snapshots.get, box=self._box, snapshot_id=snapshot_id))
+
+    async def list_snapshots(
+        self,
+        *,
+        account_id: AccountId | None = None,
+        states: Sequence[SnapshotState] | None = None,
+        source: SandboxId | None = None,
+        name: str | None = None,
+        limit: int | None = None,
+        before: SnapshotId | None = None,
+    ) -> Sequence[Snapshot]:
+        query = snapshots.query(account_id, states, source, name, before).limit(limit)
+        return [snapshots.snapshot_of(row, self._box) for row in await self._list(query)]
+
+    async def move_snapshot(
+        self,
+        snapshot: Snapshot,
+        state: SnapshotState,
+        *,
+        archive: Archive | None = None,
+        size_bytes: int | None = None,
+        detail: str | None = None,
+    ) -> Snapshot:
+        values = snapshots.changes(archive, size_bytes, detail, rows.to_us(self._clock.now()))
+        work = partial(snapshots.move, box=self._box, snapshot=snapshot, state=state, values=values)
         return await self._database.write(work)
+
+    async def remove_snapshot(self, snapshot_id: SnapshotId) -> None:
+        await self._database.write(partial(snapshots.remove, snapshot_id=snapshot_id))
 
     async def add_command(self, command: Command, wanted: Once | None = None) -> CommandId:
         row = rows.command_row(command)
@@ -237,6 +195,7 @@ class SqlStore:
             earlier = once.claim(connection, self._box, command.account_id, wanted, command.id, row["started_at_us"])
             if earlier is not None:
                 return CommandId(earlier)
+            moves.check_running(connection, command.sandbox_id)
             _ADD_COMMAND.run(connection, row)
             return command.id
 
@@ -277,9 +236,9 @@ class SqlStore:
     async def busy_sandboxes(self, sandbox_ids: Sequence[SandboxId]) -> set[SandboxId]:
         if len(sandbox_ids) == 1:
             one = {"id_": sandbox_ids[0]}
-            busy = self._database.glance(lambda connection: _BUSY.run(connection, one))
+            busy = self._database.glance(lambda connection: moves.BUSY.run(connection, one))
             return set() if busy is None else {sandbox_ids[0]}
-        query = select(commands.c.sandbox_id).where(_ACTIVE, commands.c.sandbox_id.in_(sandbox_ids)).distinct()
+        query = select(commands.c.sandbox_id).where(moves.ACTIVE, commands.c.sandbox_id.in_(sandbox_ids)).distinct()
         return {SandboxId(row[0]) for row in await self._list(query)}
 
     async def set_startup_command(self, sandbox: Sandbox, command: str | None) -> Sandbox:
@@ -287,7 +246,7 @@ class SqlStore:
 
         def work(connection: Connection) -> Sandbox:
             startups.set_command(connection, sandbox, command, at)
-            return _sandbox(connection, self._box, sandbox.id)
+            return moves.get(connection, self._box, sandbox.id)
 
         return await self._database.write(work)
 
@@ -304,6 +263,9 @@ class SqlStore:
             return True
 
         return await self._database.write(work)
+
+    async def skip_startup(self, sandbox: Sandbox, *, replaces: StartupRun | None) -> None:
+        await self._database.write(partial(startups.skip, sandbox=sandbox, replaces=replaces))
 
     async def due_startups(self) -> Sequence[Sandbox]:
         return [rows.sandbox_of(row, self._box) for row in await self._list(startups.DUE)]
@@ -352,43 +314,8 @@ class SqlStore:
         return await self._database.read(lambda connection: connection.execute(query).all())
 
 
-def _sandbox(connection: Connection, box: Box, sandbox_id: SandboxId) -> Sandbox:
-    row = _SANDBOX.run(connection, {"id_": sandbox_id})
-    if row is None:
-        raise NotFound(f"No sandbox '{sandbox_id}'.")
-    return rows.sandbox_of(row, box)
-
-
 def _command(connection: Connection, command_id: CommandId) -> Command:
     row = _COMMAND.run(connection, {"id_": command_id})
     if row is None:
         raise NotFound(f"No command '{command_id}'.")
     return rows.command_of(row)
-
-
-def _moved_meanwhile(now: Sandbox, event: Event) -> Conflict:
-    return Conflict(
-        f"Sandbox '{now.id}' became {now.state} meanwhile and did not take '{event}'. Look again and decide anew.",
-        code=f"sandbox_{now.state}",
-    )
-
-
-def _event_row(
-    sandbox: Sandbox,
-    event: str,
-    from_state: State | None,
-    to_state: State,
-    at_us: int,
-    cause: Cause | None = None,
-    detail: str = "",
-) -> dict[str, Any]:
-    return {
-        "sandbox_id": sandbox.id,
-        "generation": sandbox.generation,
-        "event": event,
-        "from_state": from_state,
-        "to_state": to_state,
-        "cause": cause,
-        "detail": detail,
-        "at_us": at_us,
-    }

@@ -63,6 +63,10 @@ sandboxes = Table(
     Column("cause", String),
     Column("detail", Text, nullable=False),
     Column("startup_command", Text),
+    Column("archive", Text),
+    Column("active_at_us", BigInteger),
+    Column("idle_timeout_s", Integer, nullable=False),
+    Column("source", String),
 )
 
 # Metadata that can be searched for: one row an entry whose value is a scalar, as text.
@@ -166,4 +170,39 @@ tickets = Table(
     Column("account_id", String, nullable=False),
     Column("command_id", String, nullable=False),
     Column("expires_at_us", BigInteger, nullable=False),
+)
+
+# One an account, made when it is first needed.
+vaults = Table(
+    "vaults",
+    metadata,
+    Column("account_id", String, primary_key=True),
+    Column("id", String, nullable=False),
+    Column("key", Text, nullable=False),  # sealed
+    Column("created_at_us", BigInteger, nullable=False),
+)
+
+snapshots = Table(
+    "snapshots",
+    metadata,
+    Column("seq", Integer, primary_key=True),
+    Column("id", String, nullable=False),
+    Column("account_id", String, nullable=False),
+    Column("project_id", String, nullable=False),
+    Column("state", String, nullable=False),
+    Column("name", String),
+    Column("source_sandbox_id", String, nullable=False),
+    Column("template", String, nullable=False),
+    Column("limits", Text, nullable=False),
+    Column("timeout_s", Integer, nullable=False),
+    Column("network_mode", String, nullable=False),
+    Column("created_at_us", BigInteger, nullable=False),
+    Column("updated_at_us", BigInteger, nullable=False),
+    Column("env", Text, nullable=False),  # sealed
+    Column("startup_command", Text),
+    Column("idle_timeout_s", Integer, nullable=False),
+    Column("capabilities", Text, nullable=False),
+    Column("size_bytes", BigInteger),
+    Column("archive", Text),
+    Column("detail", Text, nullable=False),
 )

@@ -7,17 +7,21 @@ from datetime import datetime
 
 from skerry.clock import SystemClock
 from skerry.model.account import Account, ApiKey
+from skerry.model.capture import Archive, Vault
 from skerry.model.command import ANY_COMMAND, Command, CommandFilter, CommandKind, CommandStatus, Exit, TerminalSize
 from skerry.model.errors import Conflict, NotFound
-from skerry.model.ids import AccountId, CommandId, KeyId, SandboxId, ShellId
+from skerry.model.ids import AccountId, ArchiveId, CommandId, KeyId, SandboxId, ShellId, SnapshotId
 from skerry.model.lifecycle import Cause, Event, State, advance
 from skerry.model.metrics import Population
 from skerry.model.request import Once, mismatch
-from skerry.model.sandbox import Change, Filter, Placement, Promised, Sandbox, labels_of
+from skerry.model.sandbox import Change, Filter, Placement, Promised, Sandbox
 from skerry.model.shell import ShellSession, ShellState
+from skerry.model.snapshot import Snapshot, SnapshotState
 from skerry.model.startup import StartupRun
 from skerry.model.ticket import Ticket
 from skerry.seams import Clock
+from skerry.testing.memory_rules import explained, holds
+from skerry.testing.memory_snapshots import MemorySnapshots
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,7 @@ class MemoryStore:
         self._shells: dict[ShellId, ShellSession] = {}
         self._tickets: dict[bytes, Ticket] = {}
         self._requests: dict[tuple[AccountId, str], tuple[Once, str, datetime]] = {}
+        self._snapshots = MemorySnapshots(self._clock)
         self.moves: list[Move] = []
 
     async def add_account(self, account: Account, key: ApiKey) -> None:
@@ -127,7 +132,7 @@ class MemoryStore:
             for sandbox in newest_first
             if (account_id is None or sandbox.account_id == account_id)
             and (states is None or sandbox.state in states)
-            and _holds(wanted, sandbox, busy=sandbox.id in busy)
+            and holds(wanted, sandbox, busy=sandbox.id in busy)
         ]
         return found[:limit]
 
@@ -142,6 +147,7 @@ class MemoryStore:
             name=now.name if change.name is None else change.name or None,
             metadata=now.metadata if change.metadata is None else change.metadata,
             env=now.env if change.env is None else change.env,
+            detail=now.detail if change.detail is None else change.detail,
             updated_at=self._clock.now(),
         )
         self._sandboxes[sandbox_id] = changed
@@ -174,27 +180,93 @@ class MemoryStore:
         placement: Placement | None = None,
         cause: Cause | None = None,
         detail: str = "",
+        archive: Archive | None = None,
+        unless_busy: bool = False,
     ) -> Sandbox:
         target = advance(sandbox.state, event)
         now = await self.get_sandbox(sandbox.id)
+        if unless_busy and await self.busy_sandboxes([sandbox.id]):
+            raise Conflict(f"Sandbox '{sandbox.id}' runs a command.", code="sandbox_busy")
         if (now.state, now.generation) != (sandbox.state, sandbox.generation):
             raise Conflict(f"Sandbox '{now.id}' became {now.state} meanwhile.", code=f"sandbox_{now.state}")
-        moved = replace(now, state=target, updated_at=self._clock.now())
+        at = self._clock.now()
+        moved = replace(now, state=target, updated_at=at, archive=archive or now.archive)
         if placement is not None:
             moved = replace(moved, runtime=placement.runtime, template_digest=placement.template_digest)
-        if cause is not None:
-            moved = replace(moved, cause=cause, detail=detail)
+        moved = explained(moved, event, cause, detail)
+        if event is Event.RESUME:
+            moved = replace(moved, generation=now.generation + 1, active_at=at)
         if target is State.DESTROYED:
-            moved = replace(moved, env={})
+            moved = replace(moved, env={}, archive=None)
         self._sandboxes[sandbox.id] = moved
         self.moves.append(Move(sandbox.id, event, target))
         return moved
 
-    async def add_command(self, command: Command, wanted: Once | None = None) -> CommandId:
-        earlier = await self._claim(command.account_id, wanted, command.id, command.started_at)
+    async def touch_sandboxes(self, used: Mapping[SandboxId, datetime]) -> None:
+        for sandbox in [self._sandboxes[sandbox_id] for sandbox_id in used if sandbox_id in self._sandboxes]:
+            if sandbox.active_at is None or sandbox.active_at < used[sandbox.id]:
+                self._sandboxes[sandbox.id] = replace(sandbox, active_at=used[sandbox.id])
+
+    async def vault(self, account_id: AccountId) -> Vault:
+        return self._snapshots.vault((await self.get_account(account_id)).id)
+
+    async def list_vaults(self) -> Mapping[AccountId, Vault]:
+        return dict(self._snapshots.vaults)
+
+    async def archives_wanted(self, account_id: AccountId) -> set[ArchiveId]:
+        kept = {s.archive.id for s in self._sandboxes.values() if s.account_id == account_id and s.archive is not None}
+        return kept | self._snapshots.archives(account_id)
+
+    async def add_snapshot(self, snapshot: Snapshot, wanted: Once | None = None) -> SnapshotId:
+        earlier = await self._claim(snapshot.account_id, wanted, snapshot.id, snapshot.created_at)
         if earlier is None:
-            self._commands[command.id] = command
-        return CommandId(earlier or command.id)
+            self._snapshots.add(snapshot)
+        return SnapshotId(earlier or snapshot.id)
+
+    async def get_snapshot(self, snapshot_id: SnapshotId) -> Snapshot:
+        return self._snapshots.get(snapshot_id)
+
+    async def list_snapshots(
+        self,
+        *,
+        account_id: AccountId | None = None,
+        states: Sequence[SnapshotState] | None = None,
+        source: SandboxId | None = None,
+        name: str | None = None,
+        limit: int | None = None,
+        before: SnapshotId | None = None,
+    ) -> Sequence[Snapshot]:
+        return self._snapshots.page(account_id, states, source, name, before)[:limit]
+
+    async def move_snapshot(
+        self,
+        snapshot: Snapshot,
+        state: SnapshotState,
+        *,
+        archive: Archive | None = None,
+        size_bytes: int | None = None,
+        detail: str | None = None,
+    ) -> Snapshot:
+        return self._snapshots.move(snapshot, state, archive, size_bytes, detail)
+
+    async def remove_snapshot(self, snapshot_id: SnapshotId) -> None:
+        self._snapshots.remove(snapshot_id)
+
+    def _check_running(self, sandbox_id: SandboxId) -> Sandbox:
+        sandbox = self._sandboxes.get(sandbox_id)
+        state = State.DESTROYED if sandbox is None else sandbox.state
+        if sandbox is None or state is not State.RUNNING:
+            raise Conflict(f"Sandbox '{sandbox_id}' is {state}.", code=f"sandbox_{state}")
+        return sandbox
+
+    async def add_command(self, command: Command, wanted: Once | None = None) -> CommandId:
+        earlier = None if wanted is None else await self.find_request(command.account_id, wanted)
+        if earlier is not None and wanted is not None and earlier != wanted.instead_of:
+            return CommandId(earlier)
+        self._check_running(command.sandbox_id)
+        await self._claim(command.account_id, wanted, command.id, command.started_at)
+        self._commands[command.id] = command
+        return command.id
 
     async def get_command(self, command_id: CommandId) -> Command:
         if command_id not in self._commands:
@@ -239,9 +311,8 @@ class MemoryStore:
 
     async def set_startup_command(self, sandbox: Sandbox, command: str | None) -> Sandbox:
         now = await self.get_sandbox(sandbox.id)
-        if now.startup_command is None:
-            run = self._startups.get(now.id, StartupRun(now.id, now.generation))
-            self._startups[now.id] = replace(run, generation=max(run.generation, now.generation))
+        if now.startup_command is None and now.generation == 1 and now.source is None:
+            self._startups.setdefault(now.id, StartupRun(now.id, now.generation))
         self._sandboxes[now.id] = replace(now, startup_command=command, updated_at=self._clock.now())
         return self._sandboxes[now.id]
 
@@ -251,9 +322,16 @@ class MemoryStore:
     async def begin_startup(self, command: Command, generation: int, *, replaces: StartupRun | None) -> bool:
         if self._startups.get(command.sandbox_id) != replaces:
             return False
+        if self._check_running(command.sandbox_id).generation != generation:
+            return False
         self._startups[command.sandbox_id] = StartupRun(command.sandbox_id, generation, command.id, command.started_at)
         self._commands[command.id] = command
         return True
+
+    async def skip_startup(self, sandbox: Sandbox, *, replaces: StartupRun | None) -> None:
+        if self._startups.get(sandbox.id) == replaces:
+            run = replaces or StartupRun(sandbox.id, sandbox.generation)
+            self._startups[sandbox.id] = replace(run, generation=sandbox.generation)
 
     async def due_startups(self) -> Sequence[Sandbox]:
         begun = {run.sandbox_id: run.generation for run in self._startups.values()}
@@ -261,7 +339,7 @@ class MemoryStore:
             sandbox
             for sandbox in self._sandboxes.values()
             if sandbox.state is State.RUNNING
-            and sandbox.startup_command is not None
+            and (sandbox.startup_command is not None or sandbox.generation > 1 or sandbox.source is not None)
             and begun.get(sandbox.id, 0) < sandbox.generation
         ]
 
@@ -313,13 +391,3 @@ class MemoryStore:
 
     async def close(self) -> None:
         """Nothing to release."""
-
-
-def _holds(wanted: Filter, sandbox: Sandbox, *, busy: bool) -> bool:
-    labels = labels_of(sandbox.metadata)
-    return (
-        (wanted.name is None or sandbox.name == wanted.name)
-        and sandbox.id.startswith(wanted.id_prefix or "")
-        and (wanted.busy is None or sandbox.state is not State.RUNNING or busy is wanted.busy)
-        and all(key in labels and value in (None, labels[key]) for key, value in wanted.metadata.items())
-    )

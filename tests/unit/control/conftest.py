@@ -4,12 +4,17 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from skerry.config import Config
+from skerry.control import sandboxes
 from skerry.control.deps import Deps
+from skerry.control.sandboxes import NewSandbox
 from skerry.model.account import Account
+from skerry.model.lifecycle import State
+from skerry.model.sandbox import Sandbox
 from skerry.testing.clock import ManualClock
 from skerry.testing.fake_provider import FakeProvider
 from skerry.testing.memory_store import MemoryStore
@@ -28,13 +33,41 @@ class World:
 
     async def crash(self) -> "World":
         await self.deps.tasks.close()
-        deps = Deps(self.store, self.provider, self.clock, self.deps.config, sole=self.deps.sole)
+        return self.beside()
+
+    def beside(self, **settings: object) -> "World":
+        """Another process on the same store and fleet."""
+        config = self.deps.config.model_copy(update=settings)
+        deps = Deps(self.store, self.provider, self.clock, config, sole=self.deps.sole)
         return World(deps, self.store, self.provider, self.clock, self.account)
+
+    async def made(self, **wanted: Any) -> Sandbox:
+        return await sandboxes.create(self.deps, self.account.id, NewSandbox(**wanted))
+
+    async def now(self, sandbox: Sandbox) -> Sandbox:
+        return await self.store.get_sandbox(sandbox.id)
+
+    def write(self, sandbox: Sandbox, path: str, data: bytes = b"kept") -> None:
+        self.provider.sandboxes[sandbox.id].guest.files.put(path, data)
+
+    def read(self, sandbox: Sandbox, path: str) -> bytes:
+        return self.provider.sandboxes[sandbox.id].guest.files.data(path)
+
+    def has(self, sandbox: Sandbox, path: str) -> bool:
+        return path in self.provider.sandboxes[sandbox.id].guest.files.nodes
+
+    async def in_state(self, sandbox: Sandbox, state: State, deadline_s: float = 10) -> Sandbox:
+        """The record once it is in a state that other tasks bring about."""
+        async with asyncio.timeout(deadline_s):
+            while (now := await self.store.get_sandbox(sandbox.id)).state is not state:
+                await asyncio.sleep(0.001)
+        return now
 
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    clock, provider = ManualClock(), FakeProvider()
+    clock = ManualClock()
+    provider = FakeProvider(clock)
     store = MemoryStore(clock)
     deps = Deps(store, provider, clock, Config(home=tmp_path))
     yield World(deps, store, provider, clock, await add_account(store))

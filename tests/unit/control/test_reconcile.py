@@ -57,7 +57,7 @@ async def test_beside_other_processes_a_half_made_sandbox_is_given_its_time(worl
     assert await state_of(world, half) is State.FAILED
 
 
-@pytest.mark.parametrize("cause", [Cause.OOM, Cause.RUNTIME_DIED, Cause.HOST_RESTART])
+@pytest.mark.parametrize("cause", [Cause.OOM, Cause.RUNTIME_DIED])
 async def test_f7_a_dead_sandbox_fails_with_its_cause_and_keeps_its_files(world: World, cause: Cause) -> None:
     sandbox = await running(world)
     await world.provider.die(sandbox.id, cause, tell=False)
@@ -66,6 +66,21 @@ async def test_f7_a_dead_sandbox_fails_with_its_cause_and_keeps_its_files(world:
     assert (record.state, record.cause) == (State.FAILED, cause)
     await reconcile.once(world.deps)
     assert sandbox.id in world.provider.sandboxes
+
+
+async def test_f34_a_restart_of_the_host_is_a_stop_with_its_cause(world: World) -> None:
+    sandbox = await running(world)
+    await world.provider.die(sandbox.id, Cause.HOST_RESTART, tell=False)
+    await reconcile.once(world.deps)
+    record = await world.in_state(sandbox, State.STOPPED)
+    assert (record.cause, record.archive is not None) == (Cause.HOST_RESTART, True)
+
+
+async def test_a_restart_of_the_host_is_a_failure_where_nothing_is_stored(world: World) -> None:
+    sandbox = await running(world)
+    await world.provider.die(sandbox.id, Cause.HOST_RESTART, tell=False)
+    await reconcile.once(world.beside(archive_url="none").deps)
+    assert await state_of(world, sandbox) is State.FAILED
 
 
 async def test_a_sandbox_that_its_node_does_not_know_fails(world: World) -> None:

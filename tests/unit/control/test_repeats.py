@@ -178,7 +178,7 @@ async def test_requests_are_kept_for_a_day_and_forgotten_by_the_reconciler(world
     first = await create(world)
     world.clock.advance(repeats.KEEP.total_seconds() - 1)
     await reconcile.once(world.deps)
-    assert await create(world) == first
+    assert (await create(world)).id == first.id
     world.clock.advance(2)
     await reconcile.once(world.deps)
     assert (await create(world, OTHER)).id != first.id

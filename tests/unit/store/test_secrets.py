@@ -1,5 +1,6 @@
 """Secrets in the database: sealed, bound to their row, and never lost over a key that is not there."""
 
+import base64
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -114,6 +115,24 @@ async def test_a_new_first_key_seals_everything_anew_and_the_old_one_can_go(tmp_
     assert await secret_in(tmp_path) == SECRET
     file.write_text(new)
     assert await secret_in(tmp_path) == SECRET
+
+
+async def test_a_vaults_key_is_sealed_and_sealed_anew_like_every_secret(tmp_path: Path) -> None:
+    store = await opened(tmp_path)
+    account = await add_account(store)
+    vault = await store.vault(account.id)
+    await store.close()
+    content = files(tmp_path)
+    for written in (vault.key, base64.b64encode(vault.key), vault.key.hex().encode()):
+        assert written not in content
+    make_keys(tmp_path / "new")
+    file = tmp_path / "secrets.key"
+    file.write_text((tmp_path / "new").read_text() + file.read_text())
+    await (await opened(tmp_path)).close()
+    file.write_text((tmp_path / "new").read_text())
+    store = await opened(tmp_path)
+    assert await store.vault(account.id) == vault
+    await store.close()
 
 
 async def test_a_sealed_value_does_not_open_in_another_row(tmp_path: Path) -> None:

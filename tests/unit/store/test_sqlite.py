@@ -13,12 +13,12 @@ from sqlalchemy import create_engine, inspect
 from sqlalchemy.exc import IntegrityError
 
 from skerry.model.errors import Conflict, Invalid, Unavailable
-from skerry.model.ids import CommandId
+from skerry.model.ids import CommandId, SandboxId
 from skerry.model.lifecycle import Event, State
 from skerry.store import open_store
 from skerry.store.migrate import scripts
 from skerry.store.tables import metadata
-from skerry.testing.store_suite import PLACEMENT, add_account, add_sandbox, command_of
+from skerry.testing.store_suite import PLACEMENT, add_account, add_running, add_sandbox, command_of
 
 
 def rows(path: Path, query: str) -> list[tuple[object, ...]]:
@@ -61,6 +61,21 @@ def old_database(path: Path, newest: str) -> None:
         environment.configure(connection=connection, transactional_ddl=False)
         environment.run_migrations()
     engine.dispose()
+
+
+async def test_sandboxes_from_before_stopping_come_back_and_are_never_reclaimed(tmp_path: Path) -> None:
+    old_database(tmp_path / "a.db", "0005")
+    with closing(sqlite3.connect(tmp_path / "a.db")) as connection, connection:
+        connection.execute(
+            "INSERT INTO sandboxes (id, account_id, project_id, state, generation, template, limits, timeout_s, "
+            "network_mode, created_at_us, updated_at_us, env, metadata, capabilities, detail) VALUES "
+            "('sbx_1', 'acct_1', 'proj_1', 'running', 1, 'blank', '{}', 7, 'none', 0, 0, '{}', '{}', '[]', '')"
+        )
+    store = await open_store(f"sqlite:///{tmp_path}/a.db")
+    sandbox = await store.get_sandbox(SandboxId("sbx_1"))
+    assert (sandbox.idle_timeout_s, sandbox.archive, sandbox.active_at, sandbox.source) == (0, None, None, None)
+    assert list(await store.due_startups()) == []
+    await store.close()
 
 
 async def test_commands_from_before_terminals_come_back_as_they_were(tmp_path: Path) -> None:
@@ -176,7 +191,7 @@ async def test_an_operation_that_fails_leaves_the_next_one_alone(tmp_path: Path)
 
 async def test_the_log_is_folded_back_while_commands_come_and_go(tmp_path: Path) -> None:
     store = await open_store(f"sqlite:///{tmp_path}/a.db")
-    sandbox = await add_sandbox(store, await add_account(store))
+    sandbox = await add_running(store, await add_account(store))
     for _ in range(2000):
         await store.add_command(command_of(sandbox))
     assert len(await store.list_commands(sandbox_id=sandbox.id)) == 2000
