@@ -11,7 +11,6 @@ from skerry.config import Config
 from skerry.control import forks, reconcile, resuming, sandboxes, snapshots, stopping
 from skerry.control.deps import Deps
 from skerry.control.sandboxes import NewSandbox
-from skerry.model.ids import SnapshotId
 from skerry.model.lifecycle import Cause, State
 from skerry.model.sandbox import Sandbox
 from skerry.model.snapshot import SnapshotState
@@ -140,7 +139,8 @@ async def check(world: World) -> None:
     assert {each for each, held in world.provider.sandboxes.items() if held.running} == running
     ready = await world.store.list_snapshots()
     assert all(each.state is SnapshotState.READY and each.archive is not None for each in ready)
-    assert {SnapshotId(tree) for tree in world.provider.trees_held} <= {each.id for each in ready}
+    stopped = {each.id for each in records.values() if each.state is State.STOPPED}
+    assert set(world.provider.trees_held) <= {each.id for each in ready} | stopped
     for each in records.values():
         if each.state is State.RUNNING or (each.state is State.FAILED and each.cause is not Cause.CREATE):
             assert world.read(each, "/workspace/a") == b"kept"

@@ -13,7 +13,7 @@ from skerry.control.commands import NewCommand
 from skerry.control.deps import Deps
 from skerry.model.errors import Conflict, Invalid, NotFound, SandboxGone, SkerryError
 from skerry.model.ids import SandboxId
-from skerry.model.lifecycle import State
+from skerry.model.lifecycle import Cause, State
 from skerry.seams import Store
 from skerry.store import open_store
 from skerry.testing.clock import ManualClock
@@ -62,7 +62,8 @@ class Clients:
         args = (self.deps, self.account_id, self.chance.choice(self.known))
         match self.chance.randrange(9):
             case 0:
-                self.known.append((await sandboxes.create(*args[:2], sandboxes.NewSandbox())).id)
+                wanted = sandboxes.NewSandbox(restore_from=args[2])
+                self.known.append((await sandboxes.create(*args[:2], wanted)).id)
             case 1 | 2:
                 stopped = await stopping.stop(*args, force=self.chance.random() < 0.5)
                 assert stopped.state is not State.FAILED
@@ -123,11 +124,15 @@ async def _check(deps: Deps, provider: FakeProvider) -> None:
     for _ in range(3):
         await reconcile.once(deps)
     records = await deps.store.list_sandboxes()
-    assert {each.state for each in records} <= {State.RUNNING, State.STOPPED, State.DESTROYED}
+    # A copy whose source was destroyed under it is the one thing that fails.
+    lost = [each for each in records if each.state is State.FAILED]
+    assert [each.cause for each in lost if "are lost" not in each.detail] == []
+    assert {each.state for each in records} <= {State.RUNNING, State.STOPPED, State.DESTROYED, State.FAILED}
+    assert all(each.cause is Cause.CREATE for each in lost)
     there = {each.id for each in records if each.state is not State.DESTROYED}
     assert set(provider.sandboxes) <= there
     running = {each.id for each in records if each.state is State.RUNNING}
     assert {each for each, held in provider.sandboxes.items() if held.running} == running
-    assert set(provider.trees_held) <= {each.id for each in await deps.store.list_snapshots()}
+    assert set(provider.trees_held) <= {each.id for each in await deps.store.list_snapshots()} | there
     live = await deps.store.list_commands(running=True)
     assert {command.sandbox_id for command in live} <= running
