@@ -25,6 +25,8 @@ NAMES = {
     "AsyncListing": "Listing",
     "AsyncShell": "Shell",
     "AsyncGit": "Git",
+    "AsyncSnapshot": "Snapshot",
+    "AsyncSnapshots": "Snapshots",
     "AsyncStartup": "Startup",
     "AsyncTrees": "Trees",
     "AsyncUpload": "Upload",

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,6 +11,7 @@ import httpx2
 import pytest
 import uvicorn
 from flaxcloud import FlaxClient
+from sqlalchemy import Engine, event
 
 from skerry.api.app import create_app
 from skerry.api.http import HttpProtocol
@@ -38,16 +39,28 @@ class Server:
     deps: Deps
     provider: FakeProvider
     loop: asyncio.AbstractEventLoop
+    statements: "Statements"
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
 
 
+@dataclass
+class Statements:
+    """How many the database was sent."""
+
+    count: int = 0
+
+    def note(self, *_: object) -> None:
+        self.count += 1
+
+
 class Running:
     """Serves in a thread until `stop`. The port is chosen by the kernel."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, **settings: Any) -> None:
         self._home = home
+        self._settings = {"upload_limit_mb": 8, **settings}
         self._up = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
         self._uvicorn: uvicorn.Server | None = None
@@ -68,7 +81,7 @@ class Running:
     async def _serve(self) -> None:
         provider = FakeProvider()
         store = await open_store(f"sqlite:///{self._home}/skerry.db")
-        config = Config(home=self._home, upload_limit_mb=8)
+        config = Config(home=self._home, **self._settings)
         deps = Deps(store, provider, SystemClock(), config)
         key = new_secret()
         await accounts.bootstrap(deps, hash_secret(key))
@@ -88,9 +101,13 @@ class Running:
         while not self._uvicorn.started and not serving.done():  # noqa: ASYNC110 (uvicorn offers no event)
             await asyncio.sleep(0.005)
         port = self._uvicorn.servers[0].sockets[0].getsockname()[1]
-        self.server = Server(f"http://127.0.0.1:{port}", key, deps, provider, asyncio.get_running_loop())
+        statements = Statements()
+        event.listen(Engine, "before_cursor_execute", statements.note)
+        loop = asyncio.get_running_loop()
+        self.server = Server(f"http://127.0.0.1:{port}", key, deps, provider, loop, statements)
         self._up.set()
         await serving
+        event.remove(Engine, "before_cursor_execute", statements.note)
         await provider.close()
         await store.close()
 
@@ -113,6 +130,8 @@ def server(running: Server) -> Iterator[Server]:
     running.provider.host = HOST
     running.provider.create_error = None
     running.provider.build_error = None
+    running.provider.storage.down = False
+    running.provider.faults.clear()
     for sandbox in running.call(running.deps.store.list_sandboxes(account_id=account.id)):
         running.call(sandboxes.destroy(running.deps, account.id, sandbox.id))
 
@@ -122,6 +141,31 @@ async def _new_account(deps: Deps) -> tuple[Account, str]:
     account = Account(new_account_id(), "test", "unlimited", new_project_id(), now)
     await deps.store.add_account(account, ApiKey(new_key_id(), account.id, "test", hash_secret(secret), now))
     return account, secret
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Iterator[httpx2.Client]:
+    """A client of a server that has no place for the files of stopped sandboxes."""
+    running = Running(tmp_path, archive_url="none")
+    server = running.start()
+    headers = {"Authorization": f"Bearer {server.key}"}
+    with httpx2.Client(base_url=server.url, headers=headers, timeout=30) as client:
+        yield client
+    running.stop()
+
+
+@pytest.fixture
+def held(server: Server) -> Iterator[Callable[[str], None]]:
+    """Let a verb of the provider wait, until the test's end at the latest."""
+    verbs: list[str] = []
+
+    def hold(verb: str) -> None:
+        verbs.append(verb)
+        server.loop.call_soon_threadsafe(server.provider.hold, verb)
+
+    yield hold
+    for verb in verbs:
+        server.loop.call_soon_threadsafe(server.provider.let_go, verb)
 
 
 @pytest.fixture

@@ -44,8 +44,11 @@ def theirs(running: Server) -> Iterator[dict[str, str]]:
         key, _ = running.call(accounts.create_key(running.deps, account.id, "other"))
         session = http.post(f"/v1/sandboxes/{sandbox}/sessions").json()["id"]
         ids = {"sandbox_id": sandbox, "command_id": command, "terminal_id": terminal}
+        snapshot = http.post(f"/v1/sandboxes/{sandbox}/snapshots", json={"name": "theirs"}).json()["id"]
+        ids["snapshot_id"] = snapshot
         yield {**ids, "key_id": key.id, "session_id": session}
         http.delete(f"/v1/sandboxes/{sandbox}")
+        http.delete(f"/v1/snapshots/{snapshot}")
 
 
 def shape(schema: dict[str, Any]) -> Any:
@@ -126,6 +129,9 @@ def test_another_accounts_things_are_as_they_were(running: Server, theirs: dict[
     assert (sandbox.state, sandbox.name, dict(sandbox.env)) == ("running", None, {})
     terminal, command = running.call(running.deps.store.list_commands(sandbox_id=sandbox.id))
     assert (terminal.status, command.status) == ("running", "completed")
+    (snapshot,) = running.call(running.deps.store.list_snapshots(account_id=sandbox.account_id))
+    assert (snapshot.id, snapshot.state) == (theirs["snapshot_id"], "ready")
+    assert len(running.call(running.deps.store.list_sandboxes(account_id=sandbox.account_id))) == 1
     assert len(running.call(running.deps.store.list_keys(sandbox.account_id))) == 2
     assert len(running.call(running.deps.store.list_shells(sandbox.id))) == 1
     assert (sandbox.startup_command, running.call(running.deps.store.get_startup(sandbox.id))) == (None, None)
@@ -136,6 +142,13 @@ def test_a_list_shows_nothing_of_another_account(http: httpx2.Client, theirs: di
     mine = http.post("/v1/sandboxes", json={}).json()["id"]
     assert http.get(theirs_as_before.format(mine)).status_code == 400
     assert http.get(f"/v1/sandboxes/{mine}/commands").json() == {"data": [], "next": None}
+    for body in ({"restore_from": theirs["sandbox_id"]}, {"snapshot_id": theirs["snapshot_id"]}):
+        answer = http.post("/v1/sandboxes", json=body)
+        absent = http.post("/v1/sandboxes", json={name: f"{id[:5]}{'0' * 20}" for name, id in body.items()})
+        assert answer.status_code == absent.status_code and answer.status_code in (400, 404)
+    assert http.get(f"/v1/snapshots?before={theirs['snapshot_id']}").status_code == 400
+    assert http.get(f"/v1/snapshots?source_sandbox_id={theirs['sandbox_id']}").json()["data"] == []
     http.delete(f"/v1/sandboxes/{mine}")
     seen = http.get("/v1/sandboxes?status=ready&status=failed&status=destroyed").text + http.get("/v1/keys").text
+    seen += http.get("/v1/snapshots").text
     assert not [value for value in theirs.values() if value in seen]

@@ -135,7 +135,7 @@ def test_f4_an_unknown_template_is_a_bad_request_that_lists_the_known_ones(flax:
     assert flax.list_sandboxes() == []
 
 
-@pytest.mark.parametrize("option", [{"restore_from": "sbx_1"}, {"capabilities": ["browser"]}])
+@pytest.mark.parametrize("option", [{"capabilities": ["browser"]}])
 def test_x4_what_is_not_supported_yet_is_refused_by_name(flax: FlaxClient, option: dict[str, object]) -> None:
     with pytest.raises(FlaxBadRequestError, match=next(iter(option))):
         flax.create_sandbox(**option)
@@ -286,6 +286,103 @@ def test_git_takes_a_token_that_is_not_in_the_record(server: Server, flax: FlaxC
     specs = [command.spec for command in server.provider.sandboxes[sandbox.id].guest._commands.values()]  # pyright: ignore
     assert len(specs) == 4
     assert "s3cret" not in str([(spec.argv, dict(spec.env), spec.shell) for spec in specs])
+
+
+def test_f8_f12_a_sandbox_is_stopped_resumed_and_resumed_by_its_use(flax: FlaxClient) -> None:
+    sandbox = flax.create_sandbox(template="python", env={"A": "1"}, startup_command="echo up")
+    sandbox.upload("note.txt", "kept")
+    assert sandbox.stop().status == "stopped"
+    assert [each.status for each in flax.list_sandboxes()] == ["stopped"]
+    assert sandbox.resume().status == "ready"
+    assert sandbox.read_text("note.txt") == "kept"
+    assert sandbox.stop().status == "stopped"
+    assert sandbox.run("echo $A").stdout == "1\n"
+    assert sandbox.refresh().status == "ready"
+    assert sandbox.stop().status == "stopped"
+    assert sandbox.read_text("note.txt") == "kept"
+    _eventually(lambda: sandbox.startup().logs == "up\n")
+    sandbox.run("sleep 60", background=True)
+    with pytest.raises(FlaxConflictError) as refused:
+        sandbox.stop()
+    assert refused.value.code == "sandbox_busy"
+
+
+def test_f23_a_sandbox_is_restored_from_another(flax: FlaxClient) -> None:
+    first = flax.create_sandbox()
+    first.upload("note.txt", "kept")
+    first.stop()
+    assert flax.create_sandbox(restore_from=first.id).read_text("note.txt") == "kept"
+    snapshot = first.create_snapshot("both")
+    with pytest.raises(FlaxBadRequestError):
+        flax.create_sandbox(restore_from=first.id, snapshot_id=snapshot.id)
+
+
+def test_f26_snapshots_are_made_found_begun_from_and_deleted(flax: FlaxClient) -> None:
+    source = flax.create_sandbox(template="node", memory_mb=256, env={"A": "1"}, startup_command="true")
+    source.upload("note.txt", "kept")
+    snapshot = source.create_snapshot("base")
+    unnamed = source.create_snapshot()
+    assert snapshot.id.startswith("snap_")
+    assert (snapshot.name, snapshot.source_sandbox_id, snapshot.template) == ("base", source.id, "node")
+    assert (snapshot.memory_mb, snapshot.env, snapshot.startup_command) == (256, {"A": "1"}, "true")
+    assert (unnamed.name, unnamed.size_bytes + snapshot.size_bytes >= 0) == ("", True)
+    source.destroy()
+    assert [each.id for each in flax.list_snapshots()] == [unnamed.id, snapshot.id]
+    # The client sends `blank` where no template is given.
+    copy = flax.create_sandbox(snapshot_id=snapshot.id)
+    assert (copy.template, copy.data["memory_mb"], copy.env) == ("node", 256, {"A": "1"})
+    assert copy.read_text("note.txt") == "kept"
+    assert flax.get_snapshot(snapshot.id).name == "base"
+    flax.delete_snapshot(snapshot.id)
+    with pytest.raises(FlaxNotFoundError):
+        flax.get_snapshot(snapshot.id)
+
+
+def test_f27_a_fork_is_a_sandbox_of_its_own(flax: FlaxClient) -> None:
+    source = flax.create_sandbox(env={"A": "1"}, metadata={"of": "source"})
+    source.upload("note.txt", "theirs")
+    running = source.run("echo begun; sleep 60", background=True)
+    copy = source.fork(metadata={"branch": 1})
+    assert copy.id != source.id
+    assert (copy.status, copy.env, copy.data["metadata"]) == ("ready", {"A": "1"}, {"branch": 1})
+    copy.upload("note.txt", "mine")
+    assert source.read_text("note.txt") == "theirs"
+    assert source.get_command(running.id).status == "running"
+    assert source.fork().read_text("note.txt") == "theirs"
+
+
+def test_the_clients_command_line_stops_resumes_and_keeps_snapshots(server: Server, flax: FlaxClient) -> None:
+    def cli(*words: str) -> str:
+        env = {**os.environ, "FLAX_API_KEY": server.key, "FLAX_BASE_URL": server.url}
+        done = subprocess.run([sys.executable, "-m", "flaxcloud.cli", *words], env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    box = cli("sandbox", "create", "-q").strip()
+    assert cli("sandbox", "stop", box) == f"{box} -> stopped\n"
+    assert "stopped" in cli("sandbox", "ls")
+    assert cli("sandbox", "resume", box) == f"{box} -> ready\n"
+    snapshot = cli("snapshot", "create", box, "base", "-q").strip()
+    unnamed = cli("snapshot", "create", box).strip()
+    shown = cli("snapshot", "ls")
+    assert snapshot in shown and "base" in shown and unnamed in shown and "None" not in shown
+    assert cli("snapshot", "rm", snapshot, unnamed) == f"deleted {snapshot}\ndeleted {unnamed}\n"
+
+
+async def test_the_async_client_stops_resumes_forks_and_keeps_snapshots(server: Server) -> None:
+    async with AsyncFlaxClient(api_key=server.key, base_url=server.url) as client:
+        sandbox = await client.create_sandbox()
+        await sandbox.upload("note.txt", "kept")
+        assert (await sandbox.stop()).status == "stopped"
+        assert (await sandbox.resume()).status == "ready"
+        snapshot = await sandbox.create_snapshot("base")
+        assert [each.id for each in await client.list_snapshots()] == [snapshot.id]
+        assert (await client.get_snapshot(snapshot.id)).name == "base"
+        copies = [await sandbox.fork(), await client.create_sandbox(snapshot_id=snapshot.id)]
+        copies.append(await client.create_sandbox(restore_from=sandbox.id))
+        assert [await each.read_text("note.txt") for each in copies] == ["kept"] * 3
+        await client.delete_snapshot(snapshot.id)
+        assert await client.list_snapshots() == []
 
 
 def _eventually(holds: Callable[[], bool]) -> None:

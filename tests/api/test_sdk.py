@@ -9,7 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from skerry import AsyncSkerry, Conflict, GuestError, Invalid, NotFound, Sandbox, SandboxGone, Skerry, Unauthorized
+from skerry import (
+    AsyncSkerry,
+    Conflict,
+    GuestError,
+    Invalid,
+    NotFound,
+    Sandbox,
+    SandboxGone,
+    Skerry,
+    TooBusy,
+    Unauthorized,
+    Unavailable,
+)
 from skerry.model.ids import SandboxId
 
 from .conftest import Server
@@ -268,6 +280,92 @@ def test_an_id_that_is_none_is_never_part_of_an_address(client: Skerry, box: San
     for wrong in ("a b", "ü", f"{box.id}?x=1"):
         with pytest.raises(NotFound):
             client.get(wrong)
+
+
+def test_a_sandbox_is_stopped_watched_and_comes_back_with_its_next_use(server: Server, box: Sandbox) -> None:
+    box.files.write("note.txt", b"kept" * 1000)
+    seen = list[tuple[int, int | None]]()
+    server.loop.call_soon_threadsafe(server.provider.hold, "archive")
+    timer = threading.Timer(1.0, lambda: server.loop.call_soon_threadsafe(server.provider.let_go, "archive"))
+    timer.start()
+    assert box.stop(on_progress=lambda *told: seen.append(told)) is box
+    assert box.status == "stopped" and seen and seen[-1] == (0, 4000)
+    assert box.info.archive is not None and box.info.archive.size_bytes == 4000
+    assert "stopped" in repr(box)
+    assert box.files.read("note.txt") == b"kept" * 1000
+    assert box.refresh().status == "ready"
+    assert box.stop(wait=False).status in ("stopping", "stopped")
+    assert box.wait_stopped(10).status == "stopped"
+    assert box.resume() is box and box.status == "ready"
+    assert box.commands.run("echo on").stdout == "on\n"
+
+
+def test_a_busy_sandbox_is_stopped_by_force_alone(box: Sandbox) -> None:
+    running = box.commands.start("sleep 60")
+    with pytest.raises(Conflict) as caught:
+        box.stop()
+    assert caught.value.code == "sandbox_busy"
+    assert box.stop(force=True).status == "stopped"
+    assert running.wait().status == "failed"
+
+
+def test_a_store_that_fails_is_the_sandboxes_message_and_the_waits_error(server: Server, box: Sandbox) -> None:
+    server.provider.storage.down = True
+    assert box.stop().status == "stopping"
+    assert box.info.message
+    with pytest.raises(Unavailable, match="object store"):
+        box.wait_stopped()
+
+
+def test_forks_are_sandboxes_or_errors_in_the_place_of_one(server: Server, client: Skerry, box: Sandbox) -> None:
+    box.files.write("note.txt", b"kept")
+    with box.fork(name="copy", metadata={"n": 1}) as copy:
+        assert (copy.name, copy.metadata, copy.info.source) == ("copy", {"n": 1}, box.id)
+        assert copy.files.read("note.txt") == b"kept"
+    copies = box.forks(3)
+    assert len({copy.id for copy in copies if isinstance(copy, Sandbox)}) == 3
+    server.provider.faults["create"] = TooBusy("no room")
+    assert [type(copy) for copy in box.forks(2)] == [TooBusy, TooBusy]
+    with pytest.raises(TooBusy, match="no room"), Skerry(server.url, server.key, retries=0) as impatient:
+        impatient.get(box.id).fork()
+
+
+def test_snapshots_are_found_begun_from_and_deleted(client: Skerry, box: Sandbox) -> None:
+    box.files.write("note.txt", b"kept")
+    snapshot = box.snapshot("base")
+    assert (snapshot.name, snapshot.status, snapshot.source_sandbox_id) == ("base", "ready", box.id)
+    assert snapshot.id in repr(snapshot) and "'base'" in repr(snapshot)
+    for word in (snapshot.id, "base", snapshot.id[:14], snapshot.id[5:14]):
+        assert client.snapshots.find(word).id == snapshot.id
+    for word in ("nothing", "snap_", "", "x" * 300, box.id):
+        with pytest.raises(NotFound):
+            client.snapshots.find(word)
+    other = box.snapshot("base")
+    with pytest.raises(Conflict, match=other.id):
+        client.snapshots.find("base")
+    assert [one.id for one in client.snapshots.list(source_sandbox_id=box.id)] == [other.id, snapshot.id]
+    assert len(client.snapshots.list(name="base", limit=1).all()) == 1
+    box.destroy()
+    with client.create(snapshot_id=snapshot.id, idle_timeout_s=60) as copy:
+        assert copy.files.read("note.txt") == b"kept" and copy.info.idle_timeout_seconds == 60
+        with client.create(restore_from=copy.id) as second:
+            assert second.files.read("note.txt") == b"kept"
+    other.delete()
+    client.snapshots.delete(snapshot.id)
+    client.snapshots.delete(snapshot.id)
+    assert client.snapshots.list().all() == []
+
+
+async def test_the_asynchronous_half_stops_forks_and_keeps_snapshots(server: Server) -> None:
+    async with AsyncSkerry(server.url, server.key) as client, await client.create() as box:
+        await box.files.write("note.txt", b"kept")
+        assert (await box.stop()).status == "stopped"
+        snapshot = await box.snapshot("base")
+        assert [one.id async for one in client.snapshots.list()] == [snapshot.id]
+        async with await client.create(snapshot_id=snapshot.id) as copy, await box.fork() as fork:
+            assert await copy.files.read("note.txt") == b"kept" == await fork.files.read("note.txt")
+        await snapshot.delete()
+        assert (await box.resume()).status == "ready"
 
 
 async def test_the_asynchronous_half_does_the_same(server: Server, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ COMMANDS = (
     *("up", "down", "serve", "doctor", "client-env", "login", "logout", "use", "completion"),
     *("create", "ls", "get", "label", "rm", "run", "exec", "shell", "cp", "logs", "ps", "ports", "metrics"),
     *("files ls", "files stat", "files mkdir", "files touch", "files mv", "files rm", "files watch", "files cat"),
+    *("stop", "resume", "fork", "snapshot create", "snapshot ls", "snapshot get", "snapshot rm"),
     *("env ls", "env set", "env unset", "template ls", "template get", "template build"),
 )
 PLAIN = ("serve", "client-env", "completion", "shell", "files cat")  # they have no result but text or bytes

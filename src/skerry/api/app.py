@@ -15,9 +15,11 @@ from skerry.api import (
     git,
     keys,
     metrics,
+    moves,
     processes,
     sandboxes,
     shells,
+    snapshots,
     startup,
     system,
     templates,
@@ -55,7 +57,20 @@ def create_app(deps: Deps) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.deps = deps
-    sandbox_parts = (sandboxes, commands, terminals, shells, startup, git, files, trees, processes, metrics)
+    sandbox_parts = (
+        sandboxes,
+        moves,
+        snapshots,
+        commands,
+        terminals,
+        shells,
+        startup,
+        git,
+        files,
+        trees,
+        processes,
+        metrics,
+    )
     for module in (*sandbox_parts, templates, keys, system):
         app.include_router(module.router)
     app.add_exception_handler(SkerryError, errors.on_skerry_error)

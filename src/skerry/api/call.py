@@ -64,7 +64,7 @@ def answer(body: BaseModel, status: int = 200, headers: dict[str, str] | None = 
 
 def _bind(params: Mapping[str, str]) -> None:
     """Log lines say what they are about. Whatever has not the form of an id may be anything, and is not repeated."""
-    for name, kind in (("sandbox_id", "sbx"), ("command_id", "cmd")):
+    for name, kind in (("sandbox_id", "sbx"), ("command_id", "cmd"), ("snapshot_id", "snap")):
         if is_id(params.get(name, ""), kind):
             logs.bind(**{name: params[name]})
 
@@ -73,7 +73,7 @@ def _refuse_unused_key(request: HTTPConnection) -> None:
     """Who sends a key relies on it."""
     if all(field.alias.lower() != _KEY for field in request.scope["route"].dependant.header_params):
         raise Invalid(
-            "This route takes no Idempotency-Key. It is taken where sandboxes and commands are made.",
+            "This route takes no Idempotency-Key. It is taken where sandboxes, snapshots and commands are made.",
             code="unknown_field",
             field="Idempotency-Key",
         )

@@ -48,9 +48,7 @@ STATUS_OF_CODE: Mapping[str, int] = {
 }
 
 # Parts of the published client's interface that are yet to come, by their addresses.
-_YET_TO_COME = re.compile(
-    r"/v1/(?:snapshots(?:/.*)?|sandboxes/[^/]+/(?:stop|resume|fork|snapshots|preview-link|preview/.*|browser/.*))"
-)
+_YET_TO_COME = re.compile(r"/v1/sandboxes/[^/]+/(?:preview-link|preview/.*|browser/.*)")
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "too_large", 415: "unsupported_media_type"}
 
 
@@ -106,7 +104,7 @@ async def on_http_error(request: Request, error: Exception) -> Response:
     """What the framework itself refuses: unknown routes, wrong methods, bodies it cannot read."""
     assert isinstance(error, HTTPException)
     if error.status_code == 404 and _YET_TO_COME.fullmatch(request.url.path):
-        what = request.url.path.split("/")[4 if "/sandboxes/" in request.url.path else 2].partition("/")[0]
+        what = request.url.path.split("/")[4]
         return envelope(501, "not_supported", f"'{what}' is not supported by this version of Skerry yet.")
     code = _HTTP_CODES.get(error.status_code, "invalid" if error.status_code < 500 else "internal")
     messages = {

@@ -4,12 +4,15 @@ import base64
 from datetime import UTC, datetime, timedelta
 
 from skerry.config import Config
+from skerry.control.idleness import Idleness
 from skerry.control.outputs import Captured
+from skerry.control.progress import Phase, Progress
 from skerry.control.shells import ShellResult
 from skerry.control.startup import Startup
 from skerry.control.usage import Usage
 from skerry.model.account import Account
 from skerry.model.capability import Capabilities
+from skerry.model.capture import Archive
 from skerry.model.command import Command, CommandCause, CommandStatus, Exit
 from skerry.model.env import REDACTED
 from skerry.model.files import Archived, FileInfo
@@ -17,21 +20,25 @@ from skerry.model.lifecycle import State
 from skerry.model.process import ListeningPort, Process
 from skerry.model.sandbox import Sandbox
 from skerry.model.shell import ShellSession
+from skerry.model.snapshot import Snapshot
 from skerry.model.template import TemplateState
 from skerry.wire.commands import CommandView
 from skerry.wire.files import FileEntry
 from skerry.wire.processes import PortView, ProcessView
 from skerry.wire.sandboxes import (
+    ArchiveView,
     CapabilitiesView,
     LimitsView,
     MeView,
     ProbeView,
+    ProgressView,
     SandboxLimitsView,
     SandboxView,
     TemplateView,
     UsageView,
 )
 from skerry.wire.shells import SessionResult, SessionView
+from skerry.wire.snapshots import SnapshotView
 from skerry.wire.startup import StartupView
 from skerry.wire.terminals import TerminalView
 from skerry.wire.trees import SkippedEntry, Unpacked
@@ -48,11 +55,14 @@ _PROCESS_STATES = {
     "x": "zombie",
     "I": "idle",
 }
+_PHASES = {Phase.ARCHIVE: "archiving", Phase.FETCH: "restoring"}
 _NS_LIMIT = 2**63  # what a file system can say; more is a lie from inside
 _LONGEST_AGE_MS = 10**12
 
 
-def sandbox_view(sandbox: Sandbox, *, busy: bool, secrets: bool = True) -> SandboxView:
+def sandbox_view(
+    sandbox: Sandbox, *, busy: bool, idle: Idleness, progress: Progress | None, secrets: bool = True
+) -> SandboxView:
     """`secrets`: with the values of its environment, which are for who asks for this one sandbox."""
     status = sandbox.state.value
     if sandbox.state is State.RUNNING:
@@ -75,8 +85,54 @@ def sandbox_view(sandbox: Sandbox, *, busy: bool, secrets: bool = True) -> Sandb
         model=None if sandbox.model is None else dict(sandbox.model),
         metadata=dict(sandbox.metadata),
         startup_command=sandbox.startup_command,
+        source=sandbox.source,
+        idle_timeout_seconds=sandbox.idle_timeout_s,
+        reclaim_at=idle.reclaim_at,
+        kept_awake_by=list(idle.kept_awake_by),
+        archive=None if sandbox.archive is None else _archive_view(sandbox.archive),
+        progress=None if progress is None else _progress_view(progress),
         created_at=sandbox.created_at,
         updated_at=sandbox.updated_at,
+    )
+
+
+def _archive_view(archive: Archive) -> ArchiveView:
+    return ArchiveView(
+        size_bytes=archive.size_bytes,
+        stored_bytes=archive.stored_bytes,
+        entries=archive.entries,
+        skipped=archive.skipped,
+    )
+
+
+def _progress_view(progress: Progress) -> ProgressView:
+    return ProgressView(phase=_PHASES[progress.phase], done_bytes=progress.done_bytes, total_bytes=progress.total_bytes)
+
+
+def snapshot_view(snapshot: Snapshot, *, secrets: bool = True) -> SnapshotView:
+    """`secrets`: with the values of its environment, which are for who asks for this one snapshot."""
+    archive = snapshot.archive
+    return SnapshotView(
+        id=snapshot.id,
+        name=snapshot.name or "",
+        status=snapshot.state.value,
+        archived=archive is not None,
+        detail=snapshot.detail or None,
+        source_sandbox_id=snapshot.source_sandbox_id,
+        template=snapshot.template,
+        memory_mb=snapshot.limits.memory_mb,
+        cpu_millis=snapshot.limits.cpu_millis,
+        disk_mb=snapshot.limits.disk_mb,
+        timeout_seconds=snapshot.timeout_s,
+        network_mode=snapshot.network_mode,
+        env=dict(snapshot.env) if secrets else dict.fromkeys(snapshot.env, REDACTED),
+        startup_command=snapshot.startup_command,
+        idle_timeout_seconds=snapshot.idle_timeout_s,
+        capabilities=list(snapshot.capabilities),
+        size_bytes=snapshot.size_bytes or 0,
+        stored_bytes=None if archive is None else archive.stored_bytes,
+        created_at=snapshot.created_at,
+        updated_at=snapshot.updated_at,
     )
 
 
@@ -279,6 +335,7 @@ def capabilities_view(capabilities: Capabilities) -> CapabilitiesView:
         memory_mb=capabilities.memory_mb,
         cpu_millis=capabilities.cpu_millis,
         disk_mb=capabilities.disk_mb,
+        storage=capabilities.storage,
         probes=[ProbeView(name=p.name, ok=p.ok, detail=p.detail, remedy=p.remedy) for p in capabilities.probes],
     )
 

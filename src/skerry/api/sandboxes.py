@@ -1,31 +1,27 @@
 """/v1/sandboxes"""
 
-import json
 from collections.abc import Mapping
-from typing import Annotated, cast
+from typing import Annotated
 
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from skerry.api.call import Call, Caller, RepeatKey, answer, once
-from skerry.api.render import sandbox_view
+from skerry.api.call import Caller, RepeatKey, answer, once
+from skerry.api.documents import document
+from skerry.api.views import shown, shown_page
 from skerry.control import sandboxes
 from skerry.model.errors import Invalid
-from skerry.model.ids import SandboxId
 from skerry.model.lifecycle import State
-from skerry.model.sandbox import Filter, Sandbox
+from skerry.model.sandbox import Filter
 from skerry.wire.base import Page
 from skerry.wire.sandboxes import ChangeSandbox, CreateSandbox, SandboxView, SetEnv
 
 router = APIRouter(tags=["sandboxes"])
 
-_DOCUMENT_LIMIT = 65_536
-_DOCUMENT_DEPTH = 32  # far below what reading it back can take
 _STATES: Mapping[str, State] = {"ready": State.RUNNING, "active": State.RUNNING} | {
     state.value: state for state in State if state is not State.RUNNING
 }
 _MOST_FILTERS = 64  # each one is a part of the query
-_NOT_YET = ("restore_from", "snapshot_id", "capabilities")
 
 Statuses = Annotated[list[str] | None, Query(description="Only these statuses; left out: all but `destroyed`.")]
 Filters = Annotated[
@@ -37,7 +33,7 @@ Filters = Annotated[
 async def create_sandbox(call: Caller, body: CreateSandbox, key: RepeatKey = None) -> Response:
     """Make a sandbox and answer when it is ready."""
     sandbox = await sandboxes.create(call.deps, call.account_id, _wanted(body), once(call, key, body))
-    return answer(await _view(call, sandbox), 201, {"Location": f"/v1/sandboxes/{sandbox.id}"})
+    return answer(await shown(call, sandbox), 201, {"Location": f"/v1/sandboxes/{sandbox.id}"})
 
 
 @router.get("/v1/sandboxes", response_model=Page[SandboxView])
@@ -55,17 +51,14 @@ async def list_sandboxes(
     page, following = await sandboxes.list_page(
         call.deps, call.account_id, states=_states(status), where=where, limit=limit, before=before
     )
-    running = [s.id for s in page if s.state is State.RUNNING]
-    # Where the query has looked already, its word stands: a page shows only what was asked for.
-    busy = set(running if where.busy else ()) if where.busy is not None else await _busy_of(call, running)
-    views = [sandbox_view(sandbox, busy=sandbox.id in busy, secrets=False) for sandbox in page]
+    views = await shown_page(call, page, busy=where.busy)
     return answer(Page[SandboxView](data=views, next=following))
 
 
 @router.get("/v1/sandboxes/{sandbox_id}", response_model=SandboxView)
 async def get_sandbox(call: Caller, sandbox_id: str) -> Response:
     """One sandbox, in any state, destroyed ones too."""
-    return answer(await _view(call, await sandboxes.get(call.deps, call.account_id, sandbox_id)))
+    return answer(await shown(call, await sandboxes.get(call.deps, call.account_id, sandbox_id)))
 
 
 @router.patch("/v1/sandboxes/{sandbox_id}", response_model=SandboxView)
@@ -73,15 +66,15 @@ async def change_sandbox(call: Caller, sandbox_id: str, body: ChangeSandbox) -> 
     """Replace name or metadata, in any state. What is left out stays as it is; `null` takes it away."""
     given = body.model_fields_set
     name = (body.name or "") if "name" in given else None
-    metadata = (_document("metadata", body.metadata) or {}) if "metadata" in given else None
+    metadata = (document("metadata", body.metadata) or {}) if "metadata" in given else None
     sandbox = await sandboxes.relabel(call.deps, call.account_id, sandbox_id, name=name, metadata=metadata)
-    return answer(await _view(call, sandbox))
+    return answer(await shown(call, sandbox))
 
 
 @router.put("/v1/sandboxes/{sandbox_id}/env", response_model=SandboxView)
 async def set_env(call: Caller, sandbox_id: str, body: SetEnv) -> Response:
     """Replace the environment of commands from now on. What runs already keeps the one it has."""
-    return answer(await _view(call, await sandboxes.set_env(call.deps, call.account_id, sandbox_id, body.env)))
+    return answer(await shown(call, await sandboxes.set_env(call.deps, call.account_id, sandbox_id, body.env)))
 
 
 @router.delete("/v1/sandboxes/{sandbox_id}", status_code=204)
@@ -91,19 +84,11 @@ async def destroy_sandbox(call: Caller, sandbox_id: str) -> Response:
     return Response(status_code=204)
 
 
-async def _busy_of(call: Call, running: list[SandboxId]) -> set[SandboxId]:
-    return await call.deps.store.busy_sandboxes(running) if running else set()
-
-
-async def _view(call: Call, sandbox: Sandbox) -> SandboxView:
-    busy = sandbox.state is State.RUNNING and bool(await call.deps.store.busy_sandboxes([sandbox.id]))
-    return sandbox_view(sandbox, busy=busy)
-
-
 def _wanted(body: CreateSandbox) -> sandboxes.NewSandbox:
-    for name in _NOT_YET:
-        if getattr(body, name):
-            raise Invalid(f"'{name}' is not supported by this version of Skerry yet. Leave it out.", field=name)
+    if body.capabilities:
+        raise Invalid(
+            "'capabilities' is not supported by this version of Skerry yet. Leave it out.", field="capabilities"
+        )
     return sandboxes.NewSandbox(
         template=body.template,
         name=body.name,
@@ -113,37 +98,13 @@ def _wanted(body: CreateSandbox) -> sandboxes.NewSandbox:
         timeout_s=body.timeout_seconds,
         network_mode=body.network_mode,
         env=body.env or {},
-        metadata=_document("metadata", body.metadata) or {},
-        model=_document("model", body.model),
+        metadata=document("metadata", body.metadata) or {},
+        model=document("model", body.model),
         startup_command=body.startup_command,
+        idle_timeout_s=body.idle_timeout_seconds,
+        restore_from=body.restore_from or None,
+        snapshot_id=body.snapshot_id or None,
     )
-
-
-def _document(name: str, value: dict[str, object] | None) -> dict[str, object] | None:
-    """A client's own JSON, which must come back as it was: no NaN, no broken text, and not without bound."""
-    try:
-        size = len(json.dumps(value, allow_nan=False, ensure_ascii=False).encode())
-    except (ValueError, RecursionError) as error:
-        raise Invalid(f"'{name}' holds what JSON cannot say: {type(error).__name__}.", field=name) from error
-    if _depth(value) > _DOCUMENT_DEPTH:
-        raise Invalid(f"'{name}' is nested more than {_DOCUMENT_DEPTH} levels deep.", field=name)
-    if size > _DOCUMENT_LIMIT:
-        raise Invalid(f"'{name}' is {size} bytes; at most {_DOCUMENT_LIMIT} are kept.", field=name)
-    return value
-
-
-def _depth(value: object) -> int:
-    """How many levels of lists and objects stand in each other."""
-    level, depth = [value], 0
-    while level:
-        inner: list[object] = []
-        for one in level:
-            if isinstance(one, dict):
-                inner += cast(dict[str, object], one).values()
-            elif isinstance(one, list):
-                inner += cast(list[object], one)
-        depth, level = depth + 1, inner
-    return depth - 1
 
 
 def _states(statuses: list[str] | None) -> list[State]:

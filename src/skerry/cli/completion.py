@@ -48,6 +48,11 @@ def complete_template(incomplete: str) -> list[str]:
     return _offered(incomplete, lambda server: [one.name for one in server.templates.list()])
 
 
+def complete_snapshot(incomplete: str) -> list[str]:
+    """Names, and ids of those without a name that can be offered."""
+    return _offered(incomplete, lambda server: [_word(one.name, one.id) for one in server.snapshots.list()])
+
+
 def complete_place(incomplete: str) -> list[str]:
     """SANDBOX: of a SANDBOX:PATH; a path here is the shell's own business."""
     if incomplete[:1] in ("/", ".", "~", ":") or ":" in incomplete:
@@ -56,7 +61,11 @@ def complete_place(incomplete: str) -> list[str]:
 
 
 def _sandboxes(server: "Skerry") -> list[str]:
-    return [box.name if box.name and _HARMLESS.fullmatch(box.name) else box.id for box in server.list()]
+    return [_word(box.name, box.id) for box in server.list()]
+
+
+def _word(name: str | None, id: str) -> str:
+    return name if name and _HARMLESS.fullmatch(name) else id
 
 
 def _offered(incomplete: str, ask: "Callable[[Skerry], list[str]]") -> list[str]:

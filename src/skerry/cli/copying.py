@@ -1,8 +1,5 @@
 """`cp`: files and directories between this machine and a sandbox. What comes from inside is checked."""
 
-import sys
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
 from pathlib import Path
 from posixpath import basename, normpath
 from typing import TYPE_CHECKING, Annotated
@@ -11,14 +8,14 @@ import typer
 
 from skerry.cli.completion import complete_place
 from skerry.cli.connection import client, find
-from skerry.cli.output import Format, OutputOption, console, data, data_json, hint, printable
+from skerry.cli.output import Format, OutputOption, data, data_json, hint, printable
 from skerry.cli.places import place
+from skerry.cli.progress import Advance, bar
 from skerry.model.errors import Invalid, NotFound, SkerryError
 
 if TYPE_CHECKING:
     from skerry.sdk import Sandbox, Transfer
 
-Advance = Callable[[int, int | None], object]
 PlaceArgument = Annotated[
     str,
     typer.Argument(
@@ -48,7 +45,7 @@ def cp(
     to_box, to_path = place(target)
     if (from_box is None) == (to_box is None):
         raise Invalid("Give one local path and one SANDBOX:PATH, such as: skerry cp data.csv mybox:/workspace/")
-    with client() as server, _progress(output) as advance:
+    with client() as server, bar(output, "copy") as advance:
         if to_box is not None:
             done = upload(find(server, to_box or None), Path(from_path), to_path or "/workspace/", advance)
         else:
@@ -115,17 +112,3 @@ def _is_directory(box: "Sandbox", path: str) -> bool:
         return box.files.stat(path).type == "dir"
     except SkerryError:
         return False
-
-
-@contextmanager
-def _progress(output: Format) -> Generator[Advance | None]:
-    """A bar, where a person looks at a terminal."""
-    if output is Format.JSON or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
-
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console(), transient=True) as bar:
-        task = bar.add_task("copy", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

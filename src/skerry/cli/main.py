@@ -20,7 +20,9 @@ from skerry.cli import (
     running,
     sandboxes,
     session,
+    snapshots,
     startup,
+    stopping,
     templates,
 )
 from skerry.cli.interrupts import ENDING
@@ -40,6 +42,8 @@ for module in (
     diagnosis,
     login,
     sandboxes,
+    stopping,
+    snapshots,
     running,
     copying,
     files,

@@ -16,7 +16,18 @@ from skerry.cli.completion import complete_sandbox
 from skerry.cli.connection import client, find
 from skerry.cli.interrupts import held
 from skerry.cli.output import Format, OutputOption, failure, hint, local_failure
-from skerry.cli.sandboxes import CpuOption, EnvOption, MemoryOption, NetworkOption, TemplateOption, parse_env
+from skerry.cli.sandboxes import (
+    CpuOption,
+    EnvOption,
+    FromOption,
+    IdleOption,
+    MemoryOption,
+    NetworkOption,
+    RestoreOption,
+    TemplateOption,
+    beginning,
+    parse_env,
+)
 from skerry.cli.words import PASS_ON, WithCommand, bare, complete_first, is_marked, split
 from skerry.model.errors import Invalid, SkerryError
 
@@ -120,6 +131,9 @@ def run(
     timeout: TimeoutOption = None,
     stdin: InputOption = False,
     tty: TerminalOption = False,
+    from_snapshot: FromOption = None,
+    restore_from: RestoreOption = None,
+    idle_timeout: IdleOption = None,
     keep: Annotated[bool, typer.Option("--keep/--rm", help="Leave the sandbox afterwards, or destroy it.")] = False,
     output: OutputOption = Format.TEXT,
 ) -> None:
@@ -133,10 +147,11 @@ def run(
         stdin = stdin or not (tty or sys.stdin.isatty())
         _check_terminal(stdin=stdin, tty=tty, timeout=timeout, output=output)
         taken = [_taken(word) for word in file or []]
-        given = parse_env(env)
+        given: dict[str, Any] = {"env": parse_env(env), **beginning(server, from_snapshot, restore_from)}
+        given |= {"memory_mb": memory, "cpu_millis": cpu, "network": network, "idle_timeout_s": idle_timeout}
         # An interrupt while the sandbox is made waits for it: else nobody would know which one to destroy.
         with held() as interrupts:
-            box = server.create(template, memory_mb=memory, cpu_millis=cpu, network=network, env=given)
+            box = server.create(template, **given)
             try:
                 with interrupts.released():
                     _take_along(box, script, taken)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skerry.cli.completion import complete_sandbox, complete_template
+from skerry.cli.completion import complete_sandbox, complete_snapshot, complete_template
 from skerry.cli.connection import client, find, matching
 from skerry.cli.output import Format, OutputOption, data, data_json, hint, table
 from skerry.model.errors import Invalid, NotFound, SkerryError
@@ -29,6 +29,28 @@ SandboxArgument = Annotated[
         autocompletion=complete_sandbox,
     ),
 ]
+FromOption = Annotated[
+    str | None,
+    typer.Option(
+        "--from-snapshot",
+        metavar="SNAPSHOT",
+        help="Begin with a snapshot's files, template and configuration: its id or name.",
+        autocompletion=complete_snapshot,
+    ),
+]
+RestoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--restore-from",
+        metavar="SANDBOX",
+        help="Begin with the files of another sandbox, as they are now.",
+        autocompletion=complete_sandbox,
+    ),
+]
+IdleOption = Annotated[
+    int | None,
+    typer.Option("--idle-timeout", min=0, metavar="SECONDS", help="Stop it after so long without use; 0: never."),
+]
 SHOWN_LABELS = 60  # characters of them in a list
 
 
@@ -51,6 +73,9 @@ def create(
     label: LabelOption = None,
     timeout: Annotated[int | None, typer.Option("--timeout", help="Its commands' default deadline in seconds.")] = None,
     startup: Annotated[str | None, typer.Option("--startup", help="A shell line that runs when it is up.")] = None,
+    from_snapshot: FromOption = None,
+    restore_from: RestoreOption = None,
+    idle_timeout: IdleOption = None,
     use: Annotated[bool, typer.Option("--use", help="And let commands in this directory mean it.")] = False,
     output: OutputOption = Format.TEXT,
 ) -> None:
@@ -67,6 +92,8 @@ def create(
             metadata=parse_pairs(label, "label") or None,
             timeout_s=timeout,
             startup_command=startup,
+            idle_timeout_s=idle_timeout,
+            **beginning(server, from_snapshot, restore_from),
         )
         if use:
             from skerry.cli import context
@@ -89,7 +116,7 @@ def list_sandboxes(
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Ids alone.")] = False,
     output: OutputOption = Format.TEXT,
 ) -> None:
-    """List your sandboxes, newest first."""
+    """List your sandboxes, newest first. RECLAIM says when one is stopped that nobody uses until then."""
     wanted = [one.partition("=") for one in label or []]
     with client() as server:
         asked = {key: value if equals else None for key, equals, value in wanted}
@@ -108,12 +135,13 @@ def list_sandboxes(
             box.status,
             box.info.template,
             box.runtime or "-",
-            _age(box.info.created_at),
+            age(box.info.created_at),
+            _reclaimed(box),
             _labels(box),
         ]
         for box in boxes
     ]
-    table(["ID", "NAME", "STATUS", "TEMPLATE", "RUNTIME", "AGE", "LABELS"], rows)
+    table(["ID", "NAME", "STATUS", "TEMPLATE", "RUNTIME", "AGE", "RECLAIM", "LABELS"], rows)
 
 
 def get(sandbox: SandboxArgument = None, output: OutputOption = Format.TEXT) -> None:
@@ -212,9 +240,32 @@ def _labels(box: "Sandbox") -> str:
     return told if len(told) <= SHOWN_LABELS else told[: SHOWN_LABELS - 1] + "…"
 
 
-def _age(since: datetime) -> str:
-    seconds = max(int((datetime.now(UTC) - since).total_seconds()), 0)
+def age(since: datetime) -> str:
+    """How long ago, roughly."""
+    return _span((datetime.now(UTC) - since).total_seconds())
+
+
+def beginning(server: "Skerry", snapshot: str | None, sandbox: str | None) -> dict[str, str | None]:
+    """What a new sandbox begins with, from the words for it: as `create` of the client takes it."""
+    return {
+        "snapshot_id": None if snapshot is None else server.snapshots.find(snapshot).id,
+        "restore_from": None if sandbox is None else find(server, sandbox).id,
+    }
+
+
+def _reclaimed(box: "Sandbox") -> str:
+    """When it is reclaimed for idleness, or what it is that keeps it."""
+    info = box.info
+    if info.kept_awake_by:
+        return f"not: {','.join(info.kept_awake_by)}"
+    if info.reclaim_at is not None:
+        return f"in {_span((info.reclaim_at - datetime.now(UTC)).total_seconds())}"
+    return "never" if info.status in ("ready", "active") else "-"
+
+
+def _span(seconds: float) -> str:
+    whole = max(int(seconds), 0)
     for unit, length in (("d", 86_400), ("h", 3600), ("m", 60)):
-        if seconds >= length:
-            return f"{seconds // length}{unit}"
-    return f"{seconds}s"
+        if whole >= length:
+            return f"{whole // length}{unit}"
+    return f"{whole}s"

@@ -59,7 +59,15 @@ def _answers(server: "Skerry", pid: int, url: str, told: dict[str, Any]) -> list
     told["create"] = {"ok": made.ok, "detail": made.detail}
     # What it found at its start. The pool is looked at anew, and all that it needs is proved by the sandbox it makes.
     rest = [Probe(one.name, one.ok, one.detail, one.remedy, required=False) for one in has.probes if one.name != "pool"]
-    return [up, made, *rest]
+    return [up, made, _storage(has.storage), *rest]
+
+
+def _storage(where: str) -> Probe:
+    """Where the files of stopped sandboxes lie. Without it nothing is wrong, but it should be known."""
+    if where:
+        return Probe("storage", True, f"files of stopped sandboxes and snapshots: {where}", required=False)
+    detail = "none: nothing can be stopped, and idle sandboxes are destroyed"
+    return Probe("storage", False, detail, "Set archive_url, then `skerry up`.", required=False)
 
 
 def _create(server: "Skerry") -> Probe:

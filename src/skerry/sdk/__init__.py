@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from skerry.sdk._async.listing import AsyncListing
     from skerry.sdk._async.sandbox import AsyncSandbox
     from skerry.sdk._async.shells import AsyncShell
+    from skerry.sdk._async.snapshots import AsyncSnapshot
     from skerry.sdk._async.terminals import AsyncTerminal
     from skerry.sdk._sync.attachments import Attachment
     from skerry.sdk._sync.client import Skerry
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from skerry.sdk._sync.listing import Listing
     from skerry.sdk._sync.sandbox import Sandbox
     from skerry.sdk._sync.shells import Shell
+    from skerry.sdk._sync.snapshots import Snapshot
     from skerry.sdk._sync.terminals import Terminal
     from skerry.sdk.attachment import Ended
     from skerry.sdk.changes import FileChange
@@ -51,6 +53,8 @@ _HOMES = {
     "AsyncRunningCommand": "skerry.sdk._async.commands",
     "AsyncListing": "skerry.sdk._async.listing",
     "AsyncShell": "skerry.sdk._async.shells",
+    "AsyncSnapshot": "skerry.sdk._async.snapshots",
+    "Snapshot": "skerry.sdk._sync.snapshots",
     "AsyncAttachment": "skerry.sdk._async.attachments",
     "AsyncTerminal": "skerry.sdk._async.terminals",
     "Attachment": "skerry.sdk._sync.attachments",
@@ -94,6 +98,7 @@ __all__ = [
     "AsyncSandbox",
     "AsyncShell",
     "AsyncSkerry",
+    "AsyncSnapshot",
     "AsyncTerminal",
     "Attachment",
     "BuildLine",
@@ -121,6 +126,7 @@ __all__ = [
     "Skerry",
     "SkerryError",
     "Skipped",
+    "Snapshot",
     "Terminal",
     "TooBusy",
     "Transfer",

@@ -106,12 +106,19 @@ def error_told(data: bytes) -> SkerryError:
         code, message = str(given["code"]), str(given["message"])
     except (ValueError, KeyError, TypeError):
         return ProtocolError("The server told of an error in a form that is not known.")
+    return error_of(code, message)
+
+
+def error_of(code: str, message: str, field: str | None = None) -> SkerryError:
+    """The error that a code stands for where no status says more."""
     if code in _GUEST_CODES:
         return GuestError(code, message)
     kinds: dict[str, Callable[..., SkerryError]] = {
         kind.code: kind for kind in (Conflict, DeadlineExceeded, Invalid, NotFound, Refused, TooBusy, Unavailable)
     }
-    return SandboxGone(message) if code == SandboxGone.code else kinds.get(code, SkerryError)(message, code=code)
+    error = SandboxGone(message) if code == SandboxGone.code else kinds.get(code, SkerryError)(message, code=code)
+    error.field = field
+    return error
 
 
 def _envelope(status: int, body: bytes) -> tuple[str, str, str | None]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import Field, StringConstraints
 
 from skerry.model.sandbox import NetworkMode
-from skerry.wire.base import Answer, PersonalName, Request
+from skerry.wire.base import Answer, ErrorDetail, PersonalName, Request
 
 EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,255}$")]
 EnvValue = Annotated[str, StringConstraints(max_length=131_071, pattern=r"^[^\x00]*$")]
@@ -18,6 +18,10 @@ Env = Annotated[
         "a sandbox's whole environment 98,304 as JSON.",
     ),
 ]
+
+
+IDLE_LIMIT_S = 31_536_000  # a year
+STOP_WAIT_S = 50  # the published client waits 60 s for an answer
 
 
 class CreateSandbox(Request):
@@ -36,9 +40,13 @@ class CreateSandbox(Request):
     model: dict[str, Any] | None = None
     # Run when the sandbox has come up; empty: none.
     startup_command: str | None = Field(None, max_length=98_304, pattern=r"^[^\x00]*$")
+    # Without use for as long it is stopped; 0: never.
+    idle_timeout_seconds: int | None = Field(None, ge=0, le=IDLE_LIMIT_S)
+    # What its files begin with: those of another sandbox as they are now, or those of a snapshot, whose template and
+    # configuration come along. One of the two; empty: neither.
+    restore_from: str | None = Field(None, max_length=200)
+    snapshot_id: str | None = Field(None, max_length=200)
     # Known to the published client, not yet supported: a value other than None or empty is refused by name.
-    restore_from: str | None = None
-    snapshot_id: str | None = None
     capabilities: list[str] | None = None
 
 
@@ -55,10 +63,54 @@ class SetEnv(Request):
     env: Env = Field(repr=False)
 
 
-class SandboxView(Answer):
-    """`status`: `creating`, `ready`, `active` (a command runs), `failed` (see `reason`), `destroying`, `destroyed`.
+class StopSandbox(Request):
+    """POST …/stop. The body may be left out.
 
-    `env` has its values where one sandbox is asked for; in lists each value is `[redacted]`.
+    `force`: also where a command runs, which ends with it. `wait_seconds`: how long the answer may wait for its files
+    to be in the object store; by then it is `stopped`, else `stopping`, which goes on by itself.
+    """
+
+    force: bool = False
+    wait_seconds: Annotated[int, Field(ge=0, le=600)] = STOP_WAIT_S
+
+
+class ForkSandbox(Request):
+    """POST …/fork. The body may be left out. `count`, where it is sent, makes as many, and the answer a list."""
+
+    name: PersonalName | None = None
+    metadata: dict[str, Any] | None = None
+    count: Annotated[int, Field(ge=1, le=100)] | None = None
+
+
+class ArchiveView(Answer):
+    """A sandbox's files in the object store. `stored_bytes`: what it took there beside what was there already.
+
+    `skipped` counts sockets, FIFOs and devices, which are not kept.
+    """
+
+    size_bytes: int
+    stored_bytes: int
+    entries: int
+    skipped: int
+
+
+class ProgressView(Answer):
+    """How far its files are on their way: `phase` is `archiving` or `restoring`; a total that is not known is null."""
+
+    phase: str
+    done_bytes: int
+    total_bytes: int | None
+
+
+class SandboxView(Answer):
+    """`status`: `creating`, `ready`, `active` (a command runs), `stopping` (its compute is freed, its files are being
+    stored; `message` tells where that fails), `stopped`, `resuming`, `failed` (see `reason`), `destroying`,
+    `destroyed`.
+
+    `env` has its values where one sandbox is asked for; in lists each value is `[redacted]`. `source`: the sandbox or
+    snapshot whose files it began with. `reclaim_at`: when it is
+    stopped for idleness (destroyed, where nothing is stored) if nobody uses it until then; null: not as things are, and
+    `kept_awake_by` says what of, where something keeps it. `archive`: its files as they were stored last.
     """
 
     id: str
@@ -78,8 +130,26 @@ class SandboxView(Answer):
     capabilities: list[str]
     model: dict[str, Any] | None = None
     metadata: dict[str, Any]
+    source: str | None = None
+    idle_timeout_seconds: int = 0
+    reclaim_at: datetime | None = None
+    kept_awake_by: list[str] = Field(default_factory=list[str])
+    archive: ArchiveView | None = None
+    progress: ProgressView | None = None
     created_at: datetime
     updated_at: datetime
+
+
+class ForkFailed(Answer):
+    """A copy that was not made, in the place that it would have had."""
+
+    error: ErrorDetail
+
+
+class ForkList(Answer):
+    """The answer to a fork with `count`: each copy, or why it was not made."""
+
+    data: list[SandboxView | ForkFailed]
 
 
 class ProbeView(Answer):
@@ -92,7 +162,8 @@ class ProbeView(Answer):
 class CapabilitiesView(Answer):
     """GET /v1/capabilities: what the machine behind this server can and cannot do.
 
-    `memory_mb`, `cpu_millis` and `disk_mb` are what it has: no sandbox can be given more. 0: not told.
+    `memory_mb`, `cpu_millis` and `disk_mb` are what it has: no sandbox can be given more. 0: not told. `storage` says
+    where the files of stopped sandboxes and snapshots lie; empty: nowhere, so that nothing can be stopped.
     """
 
     provider: str
@@ -105,6 +176,7 @@ class CapabilitiesView(Answer):
     memory_mb: int = 0
     cpu_millis: int = 0
     disk_mb: int = 0
+    storage: str = ""
     probes: list[ProbeView]
 
 
@@ -159,7 +231,7 @@ class UsageView(Answer):
     """GET /v1/usage. `sandboxes` counts by status, destroyed ones left out.
 
     Memory, CPU and disk are what the account's sandboxes may use together, not what they use: disk of all that are
-    counted, memory and CPU of those that are not `failed`.
+    counted, memory and CPU of those that are neither stopped nor `failed`.
     """
 
     plan: str

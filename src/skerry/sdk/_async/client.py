@@ -1,5 +1,6 @@
 """The client: where everything that a user does with a server begins."""
 
+import builtins
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -10,16 +11,15 @@ from skerry.sdk._async.commands import AsyncRunningCommand
 from skerry.sdk._async.http import AsyncHttp, segment
 from skerry.sdk._async.keys import AsyncKeys
 from skerry.sdk._async.listing import AsyncListing
-from skerry.sdk._async.sandbox import AsyncSandbox
+from skerry.sdk._async.sandbox import CREATE_S, AsyncSandbox
+from skerry.sdk._async.snapshots import AsyncSnapshots
 from skerry.sdk._async.templates import AsyncTemplates
+from skerry.sdk.naming import MOST_LISTED, beginning, several
 from skerry.sdk.requests import answer_of, body_of, request_of
 from skerry.sdk.settings import resolve
+from skerry.wire.base import Page
 from skerry.wire.commands import CommandView
 from skerry.wire.sandboxes import CapabilitiesView, CreateSandbox, MeView, SandboxView, UsageView
-
-CREATE_S = 900.0  # the template may have to be built first
-MOST_LISTED = 8
-SHORTEST = 4  # characters of an id that may stand for it: less is a slip, or a variable that is not set
 
 
 class AsyncSkerry:
@@ -35,6 +35,7 @@ class AsyncSkerry:
         self._http = AsyncHttp(self.url, key, timeout_s=timeout_s, retries=retries)
         self.templates = AsyncTemplates(self._http)
         self.keys = AsyncKeys(self._http)
+        self.snapshots = AsyncSnapshots(self._http)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"
@@ -52,6 +53,9 @@ class AsyncSkerry:
         env: Mapping[str, str] | None = None,
         metadata: Mapping[str, Any] | None = None,
         startup_command: str | None = None,
+        idle_timeout_s: int | None = None,
+        snapshot_id: str | None = None,
+        restore_from: str | None = None,
     ) -> AsyncSandbox:
         """A new sandbox, ready for commands. What is left out takes the server's default; `info` has what is in force.
 
@@ -62,10 +66,14 @@ class AsyncSkerry:
             env: For all its commands; kept encrypted.
             metadata: Your own JSON, 64 KiB at most; `list` filters by it.
             startup_command: A shell line that runs when it has come up; `sandbox.startup` tells how it goes.
+            idle_timeout_s: Without use for as long it is stopped, and comes back with its next use; 0: never.
+            snapshot_id: Begin with a snapshot's files, template and configuration; what is given here goes before.
+            restore_from: Begin with the files of another sandbox of yours, by its id, as they are now.
 
         Raises:
-            NotFound: Unknown template (the message lists the known ones).
-            Invalid, LimitExceeded, Refused, TooBusy: As the message says; nothing is left behind.
+            Invalid: Unknown template (the message lists the known ones), or another wish that cannot be met.
+            NotFound: No such snapshot, no such sandbox to restore from.
+            LimitExceeded, Refused, TooBusy: As the message says; nothing is left behind.
         """
         request = request_of(
             CreateSandbox,
@@ -79,6 +87,9 @@ class AsyncSkerry:
             env=dict(env) if env is not None else None,
             metadata=dict(metadata) if metadata is not None else None,
             startup_command=startup_command,
+            idle_timeout_seconds=idle_timeout_s,
+            snapshot_id=snapshot_id,
+            restore_from=restore_from,
         )
         answer = await self._http.call("POST", "/v1/sandboxes", body=body_of(request), timeout_s=CREATE_S, once=True)
         return AsyncSandbox(self._http, answer_of(SandboxView, answer))
@@ -113,7 +124,7 @@ class AsyncSkerry:
         metadata: Mapping[str, str | None] | None = None,
         status: str | Sequence[str] | None = None,
         limit: int | None = None,
-    ) -> AsyncListing:
+    ) -> AsyncListing[AsyncSandbox]:
         """The account's sandboxes, newest first: go through them, or have a list by `all()`.
 
         Args:
@@ -129,7 +140,7 @@ class AsyncSkerry:
             "metadata": [key if value is None else f"{key}={value}" for key, value in (metadata or {}).items()],
             "status": [status] if isinstance(status, str) else status,
         }
-        return AsyncListing(self._http, where, limit)
+        return AsyncListing(self._http, "/v1/sandboxes", self._read, where, limit)
 
     async def find(self, word: str) -> AsyncSandbox:
         """The sandbox that a person means: by its id, its name, or the beginning of its id (4 characters or more).
@@ -141,16 +152,18 @@ class AsyncSkerry:
         if is_id(word, "sbx"):
             return await self.get(word)
         found = await self.list(name=word, limit=MOST_LISTED + 1).all() if len(word) <= 200 else []
-        prefix = word if word.startswith("sbx_") else f"sbx_{word}"
-        if not found and len("sbx_") + SHORTEST <= len(prefix) <= 64:
+        prefix = beginning(word, "sbx")
+        if not found and prefix is not None:
             found = await self.list(id_prefix=prefix, limit=MOST_LISTED + 1).all()
         if not found:
             raise NotFound(f"No sandbox has the name or id {word[:200]!r}. `skerry ls` lists yours.", field="sandbox")
         if len(found) > 1:
-            listed = ", ".join(f"{box.id} ({box.name or 'no name'})" for box in found[:MOST_LISTED])
-            more = ", …" if len(found) > MOST_LISTED else ""
-            raise Conflict(f"{word!r} means several sandboxes: {listed}{more}. Give more of the id.", field="sandbox")
+            raise Conflict(several(word, "sandboxes", [(box.id, box.name) for box in found]), field="sandbox")
         return await self.get(found[0].id)
+
+    def _read(self, answer: bytes) -> tuple[builtins.list[AsyncSandbox], str | None]:
+        page = answer_of(Page[SandboxView], answer)
+        return [AsyncSandbox(self._http, view) for view in page.data], page.next
 
     async def aclose(self) -> None:
         """Close the connections. Sandboxes go on."""

@@ -1,29 +1,48 @@
 """One sandbox, as its owner holds it."""
 
+from __future__ import annotations  # else a union with the class itself is text, which the generator leaves as it is
+
+import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any
 
-from skerry.model.errors import Invalid, NotFound
+from skerry.model.errors import Conflict, DeadlineExceeded, Invalid, NotFound, SkerryError, Unavailable
 from skerry.sdk._sync.commands import Commands
 from skerry.sdk._sync.files import Files
 from skerry.sdk._sync.git import Git
 from skerry.sdk._sync.http import Http, segment
+from skerry.sdk._sync.moving import OnProgress, while_stopping
 from skerry.sdk._sync.shells import Shell
+from skerry.sdk._sync.snapshots import Snapshot
 from skerry.sdk._sync.startup import Startup
 from skerry.sdk._sync.terminals import Terminal, Terminals
+from skerry.sdk.errors import error_of
 from skerry.sdk.requests import LEFT_OUT, Left, answer_of, body_of, request_of
 from skerry.sdk.results import CommandResult
 from skerry.wire.metrics import MetricsView
 from skerry.wire.processes import PortList, PortView, ProcessList, ProcessView
-from skerry.wire.sandboxes import ChangeSandbox, SandboxView, SetEnv
+from skerry.wire.sandboxes import (
+    STOP_WAIT_S,
+    ChangeSandbox,
+    ForkFailed,
+    ForkList,
+    ForkSandbox,
+    SandboxView,
+    SetEnv,
+    StopSandbox,
+)
 from skerry.wire.shells import SessionList, SessionView
+from skerry.wire.snapshots import CreateSnapshot, SnapshotView
+
+CREATE_S = 900.0  # a template may have to be built first, or files to be fetched from the object store
+ANSWER_S = 60.0
 
 
 class Sandbox:
-    """`commands`, `files`, `git`, `startup` and `terminals` act inside. As a context manager it is
-    destroyed at the end.
+    """`commands`, `files`, `git`, `startup` and `terminals` act inside; a stopped one is resumed for them first, by
+    the server. As a context manager it is destroyed at the end.
 
     `info` is the last answer about it, and so are the properties: `refresh` asks again.
     """
@@ -48,7 +67,9 @@ class Sandbox:
 
     @property
     def status(self) -> str:
-        """`creating`, `ready`, `active` (a command runs), `failed` (see `info.reason`), `destroying`, `destroyed`."""
+        """`creating`, `ready`, `active` (a command runs), `stopping`, `stopped`, `resuming`, `failed` (see
+        `info.reason`), `destroying`, `destroyed`.
+        """
         return self.info.status
 
     @property
@@ -77,14 +98,14 @@ class Sandbox:
         name = f" {self.name!r}" if self.name else ""
         return f"<{type(self).__name__} {self.id}{name} {self.status} {self.info.template} on {self.runtime}>"
 
-    def refresh(self) -> "Sandbox":
+    def refresh(self) -> Sandbox:
         """Ask for its state again; itself."""
         self.info = answer_of(SandboxView, self._http.call("GET", self._path))
         return self
 
     def update(
         self, *, name: str | Left | None = LEFT_OUT, metadata: Mapping[str, Any] | Left | None = LEFT_OUT
-    ) -> "Sandbox":
+    ) -> Sandbox:
         """Replace name or metadata (as a whole); itself. None takes it away, what is left out stays.
 
         Raises:
@@ -99,7 +120,7 @@ class Sandbox:
         self.info = answer_of(SandboxView, self._http.call("PATCH", self._path, body=body))
         return self
 
-    def set_env(self, env: Mapping[str, str]) -> "Sandbox":
+    def set_env(self, env: Mapping[str, str]) -> Sandbox:
         """Replace the environment of commands from now on; itself. What runs already keeps the one it has."""
         body = body_of(request_of(SetEnv, env=dict(env)))
         self.info = answer_of(SandboxView, self._http.call("PUT", f"{self._path}/env", body=body))
@@ -167,6 +188,100 @@ class Sandbox:
         params = {"since": _moment("since", since), "until": _moment("until", until), "step_seconds": step_s}
         return answer_of(MetricsView, self._http.call("GET", f"{self._path}/metrics", params=params))
 
+    def stop(self, *, force: bool = False, wait: bool | float = True, on_progress: OnProgress | None = None) -> Sandbox:
+        """Free its compute and store the files of /workspace; itself. Processes, memory and all other files are gone.
+
+        Its next use, or `resume`, brings it back. It is `stopped` when its files are in the object store. Where the
+        wait is over before, or the store fails, it is still `stopping`: the files are on the server's machine, storing
+        them goes on by itself, and `info.message` says what went wrong. Safe to call twice.
+
+        Args:
+            force: Also while a command runs, which ends with it.
+            wait: For its files to be stored: True, as long as that takes; a number of seconds; or False.
+            on_progress: Is told how many bytes are done, of how many (None: not known yet).
+
+        Raises:
+            Conflict: A command runs (`sandbox_busy`); the server stores nothing (`storage_disabled`).
+        """
+        patience_s = None if wait is True else max(0.0, float(wait))
+        # Who watches looks from the first moment on; else the server answers as soon as it is stopped.
+        first_s = 0 if on_progress is not None else STOP_WAIT_S if patience_s is None else min(patience_s, STOP_WAIT_S)
+        began = time.monotonic()
+        request = StopSandbox(force=force, wait_seconds=int(first_s))
+        self.info = self._move("stop", request, first_s + ANSWER_S)
+        left_s = None if patience_s is None else patience_s - (time.monotonic() - began)
+        self.info = while_stopping(self._http, self.info, patience_s=left_s, on_progress=on_progress)
+        return self
+
+    def wait_stopped(self, timeout_s: float | None = None, *, on_progress: OnProgress | None = None) -> Sandbox:
+        """Wait until one that is `stopping` is `stopped`; itself.
+
+        Raises:
+            Unavailable: The object store fails, and how. The files are on the machine; it is tried again by itself.
+            DeadlineExceeded: It is not, after so many seconds.
+            Conflict: It does not stop: it is used again, or at its end (`sandbox_<status>`).
+        """
+        self.refresh()
+        self.info = while_stopping(self._http, self.info, patience_s=timeout_s, on_progress=on_progress)
+        if self.status == "stopping" and self.info.message:
+            raise Unavailable(f"The files of {self.id} are not stored yet: {self.info.message}", code="not_stored")
+        if self.status == "stopping":
+            raise DeadlineExceeded(f"The files of {self.id} are not stored after {timeout_s:g} s. It goes on.")
+        if self.status != "stopped":
+            raise Conflict(f"Sandbox {self.id} is {self.status}.", code=f"sandbox_{self.status}")
+        return self
+
+    def resume(self) -> Sandbox:
+        """Bring it back with its files, its limits and its environment; itself. A running one: nothing happens.
+
+        From the machine that has the files it takes as long as a create; else they are fetched from the object store.
+
+        Raises:
+            Conflict: It is destroyed, or at its end (`sandbox_<status>`).
+            Unavailable: The object store cannot be used now. The files are safe; try again.
+        """
+        self.info = self._move("resume", None, CREATE_S)
+        return self
+
+    def fork(self, *, name: str | None = None, metadata: Mapping[str, Any] | None = None) -> Sandbox:
+        """A new sandbox with a copy of its files and its configuration. This one goes on undisturbed.
+
+        A copy costs the same at any size. Not copied: processes, previews, the history of commands.
+
+        Args:
+            name, metadata: Of the copy; this one's are not copied.
+        """
+        request = request_of(ForkSandbox, name=name, metadata=None if metadata is None else dict(metadata))
+        answer = self._http.call("POST", f"{self._path}/fork", body=body_of(request), timeout_s=CREATE_S, once=True)
+        return Sandbox(self._http, answer_of(SandboxView, answer))
+
+    def forks(
+        self, count: int, *, name: str | None = None, metadata: Mapping[str, Any] | None = None
+    ) -> list[Sandbox | SkerryError]:
+        """Up to 100 copies at once, all of the same moment. In the place of one that was not made is its error."""
+        given = None if metadata is None else dict(metadata)
+        request = request_of(ForkSandbox, name=name, metadata=given, count=count)
+        answer = self._http.call("POST", f"{self._path}/fork", body=body_of(request), timeout_s=CREATE_S, once=True)
+        return [
+            error_of(one.error.code, one.error.message, one.error.field)
+            if isinstance(one, ForkFailed)
+            else Sandbox(self._http, one)
+            for one in answer_of(ForkList, answer).data
+        ]
+
+    def snapshot(self, name: str | None = None) -> Snapshot:
+        """Keep its files, as they are at this instant, and its configuration; `client.create(snapshot_id=…)` begins
+        with them. Running or stopped; what runs is not disturbed. Several snapshots may have the same name.
+        """
+        body = body_of(request_of(CreateSnapshot, name=name))
+        answer = self._http.call("POST", f"{self._path}/snapshots", body=body, timeout_s=CREATE_S, once=True)
+        return Snapshot(self._http, answer_of(SnapshotView, answer))
+
+    def _move(self, verb: str, request: StopSandbox | None, timeout_s: float) -> SandboxView:
+        body = None if request is None else body_of(request)
+        answer = self._http.call("POST", f"{self._path}/{verb}", body=body, timeout_s=timeout_s, again=True)
+        return answer_of(SandboxView, answer)
+
     def destroy(self) -> None:
         """End it and delete its files, for good. Safe to call twice."""
         try:
@@ -174,7 +289,7 @@ class Sandbox:
         except NotFound:
             return
 
-    def __enter__(self) -> "Sandbox":
+    def __enter__(self) -> Sandbox:
         return self
 
     def __exit__(

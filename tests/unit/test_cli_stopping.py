@@ -1,0 +1,153 @@
+"""`stop`, `resume`, `fork` and `snapshot` on the command line, over a server that answers by a script."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from .pty_seat import seen_on_a_terminal
+from .scripted_api import BOX, VIEW, ScriptedApi, refusal, scripted, view
+from .test_sdk_stopping import FAILING, SNAPSHOT, STOPPING
+
+PATH = f"/v1/sandboxes/{BOX}"
+OTHER = "sbx_00000000000000000001"
+OTHER_PATH = f"/v1/sandboxes/{OTHER}"
+STOPPED = view(status="stopped")
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def api() -> Iterator[ScriptedApi]:
+    with scripted() as api:
+        api.says("GET", PATH, view())
+        api.says("GET", OTHER_PATH, view(id=OTHER))
+        api.says("GET", "/v1/sandboxes", (200, {"data": [VIEW, VIEW | {"id": OTHER, "name": "other"}], "next": None}))
+        api.says("GET", "/v1/snapshots", (200, {"data": [SNAPSHOT | {"name": "base"}], "next": None}))
+        api.says("GET", f"/v1/snapshots/{SNAPSHOT['id']}", (200, SNAPSHOT | {"name": "base"}))
+        yield api
+
+
+def environment(api: ScriptedApi) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("SKERRY_")}
+    return {**kept, "SKERRY_URL": api.url, "SKERRY_API_KEY": "k"}
+
+
+@pytest.fixture
+def skerry(api: ScriptedApi) -> Run:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        program = [sys.executable, "-m", "skerry", *words]
+        return subprocess.run(program, capture_output=True, text=True, env=environment(api))
+
+    return run
+
+
+def test_several_are_stopped_at_once_and_then_waited_for(api: ScriptedApi, skerry: Run) -> None:
+    api.says("POST", f"{PATH}/stop", STOPPING)
+    api.says("POST", f"{OTHER_PATH}/stop", view(id=OTHER, status="stopped"))
+    api.says("GET", PATH, view(), STOPPING, STOPPED)
+    done = skerry("stop", BOX, OTHER)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{BOX} stopped\n{OTHER} stopped\n", "")
+    stops = [at for at, (_, path, _) in enumerate(api.asked) if path.endswith("/stop")]
+    looks = [at for at, (method, path, _) in enumerate(api.asked) if (method, path) == ("GET", PATH)]
+    assert max(stops) < looks[1], "the second stop began only when the first was over"
+
+
+def test_one_line_each_and_the_exit_code_say_which_failed(api: ScriptedApi, skerry: Run) -> None:
+    api.says("POST", f"{PATH}/stop", refusal(409, "sandbox_busy", "a command runs; --force"))
+    api.says("POST", f"{OTHER_PATH}/stop", view(id=OTHER, status="stopped"))
+    done = skerry("stop", BOX, "nothing", OTHER)
+    assert (done.returncode, done.stdout) == (1, f"{OTHER} stopped\n")
+    assert "a command runs; --force" in done.stderr and "'nothing'" in done.stderr
+    done = skerry("stop", BOX, OTHER, "-o", "json")
+    told = json.loads(done.stdout)
+    assert (done.returncode, told[0]["sandbox"], told[0]["error"]["code"]) == (1, BOX, "sandbox_busy")
+    assert (told[1]["id"], told[1]["status"]) == (OTHER, "stopped")
+
+
+def test_a_store_that_fails_is_told_and_fails_the_command(api: ScriptedApi, skerry: Run) -> None:
+    api.says("POST", f"{PATH}/stop", FAILING)
+    api.says("GET", PATH, view(), FAILING)
+    done = skerry("stop", BOX)
+    assert (done.returncode, done.stdout) == (1, f"{BOX} stopping\n")
+    assert "the bucket says no" in done.stderr
+
+
+def test_no_wait_leaves_at_once_and_force_is_passed_on(api: ScriptedApi, skerry: Run) -> None:
+    api.says("POST", f"{PATH}/stop", STOPPING)
+    done = skerry("stop", "--force", "--no-wait", "box")
+    assert (done.returncode, done.stdout) == (0, f"{BOX} stopping\n")
+    assert api.asked[-1] == ("POST", f"{PATH}/stop", {"force": True, "wait_seconds": 0})
+
+
+def test_resume_tells_each_and_fails_where_one_does(api: ScriptedApi, skerry: Run) -> None:
+    api.says("POST", f"{PATH}/resume", view())
+    api.says("POST", f"{OTHER_PATH}/resume", refusal(409, "files_lost", "nothing is left"))
+    done = skerry("resume", BOX, OTHER)
+    assert (done.returncode, done.stdout) == (1, f"{BOX} ready\n")
+    assert "nothing is left" in done.stderr
+
+
+def test_a_bar_is_shown_on_a_terminal_alone(api: ScriptedApi, skerry: Run) -> None:
+    api.says("POST", f"{PATH}/stop", STOPPING)
+    api.says("GET", PATH, view(), STOPPING, STOPPING, STOPPING, STOPPED)
+    code, seen = seen_on_a_terminal([sys.executable, "-m", "skerry", "stop", BOX], environment(api))
+    assert code == 0 and "storing box" in seen and "5/10 bytes" in seen
+    api.says("GET", PATH, view(), STOPPING, STOPPED)
+    assert skerry("stop", BOX).stderr == ""
+
+
+def test_a_fork_prints_an_id_and_forks_one_each(api: ScriptedApi, skerry: Run) -> None:
+    api.says("POST", f"{PATH}/fork", (201, VIEW | {"id": OTHER}))
+    done = skerry("fork", "box", "-n", "copy", "-l", "a=b")
+    assert (done.returncode, done.stdout) == (0, f"{OTHER}\n")
+    assert api.asked[-1][2] == {"name": "copy", "metadata": {"a": "b"}}
+    assert json.loads(skerry("fork", "box", "-o", "json").stdout)["id"] == OTHER
+    full = {"error": {"code": "too_busy", "message": "no room"}}
+    api.says("POST", f"{PATH}/fork", (201, {"data": [VIEW | {"id": OTHER}, full]}))
+    done = skerry("fork", "box", "--count", "2")
+    assert (done.returncode, done.stdout) == (1, f"{OTHER}\n")
+    assert "no room" in done.stderr
+    done = skerry("fork", "box", "--count", "2", "-o", "json")
+    assert [one.get("id") for one in json.loads(done.stdout)] == [OTHER, None]
+    assert skerry("fork", "box", "--count", "0").returncode == 2
+
+
+def test_snapshots_are_made_listed_shown_and_deleted(api: ScriptedApi, skerry: Run) -> None:
+    api.says("POST", f"{PATH}/snapshots", (201, SNAPSHOT))
+    api.says("DELETE", f"/v1/snapshots/{SNAPSHOT['id']}", (204, {}))
+    assert skerry("snapshot", "create", "box", "--name", "base").stdout == f"{SNAPSHOT['id']}\n"
+    assert api.asked[-1][2] == {"name": "base"}
+    assert skerry("snapshot", "ls", "-q", "--of", BOX).stdout == f"{SNAPSHOT['id']}\n"
+    assert f"source_sandbox_id={BOX}" in api.asked[-1][1]
+    assert "base" in skerry("snapshot", "ls").stdout
+    assert json.loads(skerry("snapshot", "get", "base", "-o", "json").stdout)["id"] == SNAPSHOT["id"]
+    done = skerry("snapshot", "rm", "base", "snap_99")
+    assert (done.returncode, done.stdout) == (1, f"{SNAPSHOT['id']}\n")
+
+
+def test_a_sandbox_is_made_from_a_snapshot_or_another_ones_files(api: ScriptedApi, skerry: Run) -> None:
+    api.says("POST", "/v1/sandboxes", (201, VIEW))
+    assert skerry("create", "--from-snapshot", "base", "--idle-timeout", "60").returncode == 0
+    assert api.asked[-1][2] == {"snapshot_id": SNAPSHOT["id"], "idle_timeout_seconds": 60}
+    assert skerry("create", "--restore-from", "other", "--idle-timeout", "0").returncode == 0
+    assert api.asked[-1][2] == {"restore_from": OTHER, "idle_timeout_seconds": 0}
+    done = skerry("create", "--from-snapshot", "nothing")
+    assert done.returncode == 1 and "snapshot" in done.stderr
+
+
+def test_a_list_says_when_a_sandbox_is_reclaimed_and_what_keeps_it(api: ScriptedApi, skerry: Run) -> None:
+    soon = (datetime.now(UTC) + timedelta(minutes=12, seconds=30)).isoformat()
+    boxes = [
+        VIEW | {"idle_timeout_seconds": 1800, "reclaim_at": soon},
+        VIEW | {"status": "active", "idle_timeout_seconds": 1800, "kept_awake_by": ["command"]},
+        VIEW,
+        VIEW | {"status": "stopped", "idle_timeout_seconds": 1800},
+    ]
+    api.says("GET", "/v1/sandboxes", (200, {"data": boxes, "next": None}))
+    heading, *rows = skerry("ls").stdout.splitlines()
+    at = heading.index("RECLAIM")
+    assert [row[at : heading.index("LABELS")].strip() for row in rows] == ["in 12m", "not: command", "never", "-"]
