@@ -175,11 +175,13 @@ async def test_a_vault_is_not_swept_while_an_archive_is_made_into_it(world: Worl
 
 
 async def test_little_room_drops_stored_files_from_the_node_longest_unused_first(world: World) -> None:
-    old, new = await stopped(world), await stopped(world)
+    old = await stopped(world)
+    await reconcile.once(world.deps)
+    world.clock.advance(60)
+    new = await stopped(world)
     running, unstored = await world.made(idle_timeout_s=0), await world.made(idle_timeout_s=0)
     world.provider.storage.down = True
     await stopping.stop(world.deps, world.account.id, unstored.id)
-    await world.store.touch_sandboxes({new.id: world.clock.now()})
     await reconcile.once(world.deps)
     assert set(world.provider.sandboxes) == {old.id, new.id, running.id, unstored.id}
     world.provider.pool = (1000, 99)
