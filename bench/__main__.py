@@ -40,7 +40,7 @@ def main() -> int:
                     rows += MEASURES[name](server)
     finally:
         floors.close()
-    _print(rows)
+    print_table(rows)
     LATEST.write_text(
         json.dumps(
             {
@@ -57,7 +57,8 @@ def main() -> int:
     return 0
 
 
-def _print(rows: list[Row]) -> None:
+def print_table(rows: list[Row]) -> None:
+    """The rows, with their floors and targets."""
     table = Table("what", "runtime", "median", "p95", "floor", "ratio", "target", "ok", "n")
     for one in rows:
         mark = {True: "[green]yes", False: "[red]no", None: ""}[one.ok]

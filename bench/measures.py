@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from bench import floors
+from bench import floors, lifecycle
 from bench.rows import Row, row
 from bench.server import TEMPLATE, BenchServer
 from skerry import Sandbox
@@ -246,4 +246,6 @@ MEASURES: dict[str, Callable[[BenchServer], Iterator[Row]]] = {
     "terminal": terminal,
     "memory": memory,
     "cli_help": cli_help,
+    "lifecycle": lifecycle.lifecycle,
+    "archives": lifecycle.archives,
 }

@@ -70,8 +70,7 @@ _TRIED = "pool can be made"
 
 def pool_probe(config: Config) -> tuple[Probe, dict[str, object] | None]:
     """The real pool, for a person and for a program (sizes in MB; None: not made yet)."""
-    from skerry.node.layers import RESERVE_BYTES
-    from skerry.node.pool import look
+    from skerry.node.pool import RESERVE_BYTES, look
 
     state = look(config)
     if state is None:

@@ -34,6 +34,8 @@ async def provider(shared_node: Node) -> AsyncIterator[LocalProvider]:
     yield provider
     for seen in await provider.list():
         await provider.destroy(seen.id)
+    for tree in await provider.trees():
+        await provider.drop(tree.id)
     await provider.close()
     assert shared_node.leaks() == []
 

@@ -26,12 +26,12 @@ def create(server: CrashServer, step: Step, victim: str) -> None:
             else:
                 assert (box.status, box.info.reason) == ("failed", "create")
                 assert box.info.message
-                _holds_nothing_of(server, box)
+                holds_nothing_of(server, box)
         with client.create() as another:
             assert another.commands.run("echo works").stdout == "works\n"
 
 
-def _holds_nothing_of(server: CrashServer, box: Sandbox) -> None:
+def holds_nothing_of(server: CrashServer, box: Sandbox) -> None:
     # The reconciler removes what a failed create has left.
     eventually(
         f"nothing of {box.id} is left",
@@ -92,6 +92,6 @@ def destroy(server: CrashServer, step: Step, victim: str) -> None:
             assert box.commands.run("echo works").stdout == "works\n"
         box.destroy()
         assert box.refresh().status == "destroyed"
-        _holds_nothing_of(server, box)
+        holds_nothing_of(server, box)
         ended = box.commands.get(sleeping.id).wait()
         assert (ended.status, ended.reason, ended.exit_code) == ("failed", "sandbox_gone", None)

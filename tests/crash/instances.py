@@ -33,6 +33,7 @@ T = TypeVar("T")
 TEMPLATE = "blank"
 # A moment after which whatever was interrupted has to be settled: two passes of the reconciler and a start.
 SETTLED_S = 20.0
+SETTLED = ("ready", "active", "stopped", "failed")
 _PATIENCE = 4
 _TRACER = Path(__file__).with_name("tracer") / "sitecustomize.py"
 
@@ -193,7 +194,7 @@ class CrashServer(Server):
     def settled(self, client: Skerry) -> list[Sandbox]:
         """Wait until no sandbox is on its way to a state any more; all that are there."""
         within = partial(eventually, within_s=SETTLED_S, every_s=0.1)
-        within("no state is stuck", lambda: all(b.status in ("ready", "active", "failed") for b in client.list()))
+        within("no state is stuck", lambda: all(b.status in SETTLED for b in client.list()))
         return client.list().all()
 
     # -- what is on record -------------------------------------------------------------------------------------

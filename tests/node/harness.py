@@ -46,6 +46,7 @@ class Node:
     runtime: str
     home: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="sk-", dir="/tmp")))
     process: subprocess.Popen[bytes] | None = None
+    extra_env: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.home.chmod(0o711)
@@ -59,7 +60,7 @@ class Node:
 
     async def start(self) -> None:
         _leave_orphans_to_init()
-        environ = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src")}
+        environ = {**os.environ, "PYTHONPATH": f"{REPOSITORY / 'src'}:{REPOSITORY / 'tests'}", **self.extra_env}
         main = Path(__file__).with_name("node_process.py")
         with (self.home / "node.log").open("ab") as logs:
             self.process = subprocess.Popen(  # noqa: ASYNC220 - it is waited for elsewhere
@@ -105,6 +106,8 @@ class Node:
             await self.start()
         for seen in await self.provider.list():
             await self.provider.destroy(seen.id)
+        for tree in await self.provider.trees():
+            await self.provider.drop(tree.id)
         left = self.leaks()
         await self.provider.shutdown(stop_sandboxes=True)
         await self.provider.close()
@@ -123,7 +126,14 @@ class Node:
         now = held(config_of(self.home, self.runtime))
         everything = (*now.mounts, *now.cgroups, *now.processes, *now.runtime_records)
         found = [line for line in everything if "sbx_" in line]
-        for directory in ("pool/sandboxes", "pool/mounts", "node/sandboxes", "node/bundles", "run/netns"):
+        for directory in (
+            "pool/sandboxes",
+            "pool/captures",
+            "pool/mounts",
+            "node/sandboxes",
+            "node/bundles",
+            "run/netns",
+        ):
             if (self.home / directory).is_dir():
                 found += [f"{directory}/{path.name}" for path in (self.home / directory).iterdir()]
         return found

@@ -1,9 +1,15 @@
 """A real node as a process of its own, on a template that is just a directory: `node_process.py <home> <runtime>`."""
 
+import os
+import signal
 import sys
+import threading
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from crash.tracer import sitecustomize
+from node.copying_archiver import CopyingArchiver
 
 from skerry.config import Config
 from skerry.model.errors import NotFound
@@ -53,5 +59,16 @@ def config_of(home: Path, runtime: str) -> Config:
     )
 
 
+def trace() -> None:
+    """Let a test stop this process at a step of its work: see `node_steps`."""
+    directory = os.environ.get("SKERRY_TEST_STEPS")
+    if directory is not None:
+        tracer = sitecustomize.Tracer(Path(directory), "node")
+        threading.setprofile(tracer.watch)
+        signal.signal(signal.SIGUSR1, tracer.arm)
+
+
 if __name__ == "__main__":
-    raise SystemExit(daemon.run(config_of(Path(sys.argv[1]), sys.argv[2]), StaticImages))
+    trace()
+    config = config_of(Path(sys.argv[1]), sys.argv[2])
+    raise SystemExit(daemon.run(config, StaticImages, lambda _: CopyingArchiver(config.home / "store")))

@@ -6,6 +6,7 @@ import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ from skerry.guest import frames
 from skerry.guest.frames import FrameType
 from skerry.model.bundle import Bundle, IdRange
 from skerry.model.capability import Probe
-from skerry.model.errors import NotFound, SandboxGone
-from skerry.model.ids import SandboxId
+from skerry.model.capture import Held
+from skerry.model.errors import NotFound, SandboxGone, TooBusy
+from skerry.model.ids import SandboxId, TreeId
 from skerry.model.lifecycle import Cause
 from skerry.model.metrics import Traffic, Usage
 from skerry.model.sandbox import Limits, NetworkMode
 from skerry.model.template import BuildProgress, TemplateState
+from skerry.node.parts import Still
 
 GREETING = {"protocol": 1, "sbxd": "0.1.0", "boot": "ab" * 16, "nonce": "cd" * 32}
 
@@ -62,9 +65,14 @@ class FakeLayers:
     def __init__(self, faults: Faults) -> None:
         self.faults = faults
         self.held: set[SandboxId] = set()
+        self.sealed: set[SandboxId] = set()
+        self.sources: dict[SandboxId, TreeId | None] = {}
 
-    async def create(self, sandbox_id: SandboxId, root: Path, limits: Limits, ids: IdRange | None) -> FakeRootfs:
+    async def create(
+        self, sandbox_id: SandboxId, root: Path, limits: Limits, ids: IdRange | None, source: TreeId | None
+    ) -> FakeRootfs:
         self.held.add(sandbox_id)
+        self.sources[sandbox_id] = source
         # As the real one: its threads do not stop when the caller does.
         await asyncio.shield(asyncio.ensure_future(self.faults.step("layers.create", sandbox_id)))
         return FakeRootfs(root, root)
@@ -72,12 +80,25 @@ class FakeLayers:
     async def mount(self, sandbox_id: SandboxId, root: Path, limits: Limits, ids: IdRange | None) -> FakeRootfs:
         return FakeRootfs(root, root)
 
+    async def resume(self, sandbox_id: SandboxId, root: Path, limits: Limits, ids: IdRange | None) -> FakeRootfs:
+        assert sandbox_id in self.held
+        self.sealed.discard(sandbox_id)
+        await asyncio.shield(asyncio.ensure_future(self.faults.step("layers.resume", sandbox_id)))
+        return FakeRootfs(root, root)
+
+    async def stop(self, sandbox_id: SandboxId) -> None:
+        await self.faults.step("layers.stop", sandbox_id)
+        if sandbox_id not in self.held:
+            raise NotFound("No files.", code="tree_missing")
+        self.sealed.add(sandbox_id)
+
     async def unmount(self, sandbox_id: SandboxId) -> None:
         await self.faults.step("layers.unmount", sandbox_id)
 
     async def destroy(self, sandbox_id: SandboxId) -> None:
         await self.faults.step("layers.destroy", sandbox_id)
         self.held.discard(sandbox_id)
+        self.sealed.discard(sandbox_id)
 
     async def list(self) -> set[SandboxId]:
         return set(self.held)
@@ -93,6 +114,53 @@ class FakeLayers:
 
     async def probes(self) -> Sequence[Probe]:
         return []
+
+
+class FakeTrees:
+    """Captured trees, by id; the trees of sandboxes are the layers'."""
+
+    def __init__(self, faults: Faults, layers: FakeLayers, directory: Path) -> None:
+        self.faults = faults
+        self.layers = layers
+        self.directory = directory
+        self.captured: set[TreeId] = set()
+        self.begun: set[TreeId] = set()
+        self.low = asyncio.Event()
+
+    async def holds(self, tree: TreeId) -> bool:
+        return tree in self.captured or tree in self.layers.held
+
+    async def still(self, tree: TreeId) -> Still:
+        if not await self.holds(tree):
+            raise NotFound("No such tree.", code="tree_missing")
+        return Still(self.directory / tree, datetime.now(UTC), tree)
+
+    async def capture(self, sandbox_id: SandboxId, tree: TreeId) -> None:
+        await self.still(TreeId(sandbox_id))
+        self.captured.add(tree)
+
+    async def begin(self, tree: TreeId, size_bytes: int) -> Path:
+        self.begun.add(tree)
+        return self.directory / tree
+
+    async def finish(self, tree: TreeId) -> None:
+        self.begun.discard(tree)
+        self.captured.add(tree)
+
+    async def undo(self, tree: TreeId) -> None:
+        self.begun.discard(tree)
+
+    async def run_low(self) -> TooBusy:
+        await self.low.wait()
+        return TooBusy("The pool has run low.", code="disk_full")
+
+    async def drop(self, tree: TreeId) -> None:
+        self.captured.discard(tree)
+
+    async def held(self, stopped: Sequence[SandboxId]) -> Sequence[Held]:
+        return [Held(tree, datetime.now(UTC)) for tree in sorted({*self.captured, *map(TreeId, stopped)})]
+
+    async def tidy(self) -> None: ...
 
 
 class FakeNetwork:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from node_fakes import FakeImages, FakeLayers, FakeNetwork, FakeRuntime, Faults, Machine
+from node_fakes import FakeImages, FakeLayers, FakeNetwork, FakeRuntime, FakeTrees, Faults, Machine
 
 from skerry.model.errors import NotFound
 from skerry.model.ids import SandboxId, new_sandbox_id
@@ -80,7 +80,8 @@ class Sampled:
     def __init__(self, directory: Path) -> None:
         faults = Faults()
         self.runtime, self.layers, self.network = FakeRuntime(faults), FakeLayers(faults), FakeNetwork(faults)
-        parts = Parts(self.runtime, self.layers, FakeImages(faults), self.network, Path("/sbxd"), directory)
+        images, trees = FakeImages(faults), FakeTrees(faults, self.layers, directory)
+        parts = Parts(self.runtime, self.layers, images, self.network, Path("/sbxd"), directory, trees, None)
         self.held: list[Observed] = []
         self.rings = SampleRings(directory / "samples")
         self.sampler = Sampler(parts, self.rings, lambda: self.held)

@@ -3,97 +3,30 @@
 import asyncio
 import json
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from unit.node_fakes import FakeImages, FakeLayers, FakeNetwork, FakeRuntime, Faults, answer, hello, honest
+from unit.node_fakes import answer, hello, honest
+from unit.node_host import Host, a_host, spec, until
 
 from skerry.guest import frames
 from skerry.guest.frames import FrameType
-from skerry.model.command import CommandCause, CommandEvent, ExecSpec, Exit
+from skerry.model.command import CommandCause, ExecSpec, Exit
 from skerry.model.errors import Conflict, ProtocolError, Refused, SandboxGone, SkerryError, TooBusy, Unavailable
 from skerry.model.ids import SandboxId, new_command_id, new_sandbox_id
 from skerry.model.lifecycle import Cause
-from skerry.model.sandbox import Limits, NetworkMode, Observed, SandboxSpec
-from skerry.node.parts import Parts
-from skerry.node.records import Records, Stage, host_boot, moved
-from skerry.node.spool import Spool
+from skerry.model.sandbox import Limits, Observed
+from skerry.node.records import Stage, host_boot, moved
 from skerry.node.supervisor import Supervisor
-
-
-@dataclass
-class Host:
-    """A node's parts and its directory, which outlive the supervisors that are made on them."""
-
-    home: Path
-    faults: Faults
-    runtime: FakeRuntime
-    layers: FakeLayers
-    network: FakeNetwork
-
-    @property
-    def records(self) -> Records:
-        return Records(self.home / "sandboxes")
-
-    @asynccontextmanager
-    async def node(self, *, return_s: float = 10.0, adopt_s: float = 10.0) -> AsyncGenerator[Supervisor]:
-        """A supervisor that has adopted what there was; leaving kills it, and not its sandboxes."""
-        parts = Parts(
-            self.runtime, self.layers, FakeImages(self.faults), self.network, Path("/sbxd"), self.home / "bundles"
-        )
-        (self.home / "bundles").mkdir(exist_ok=True)
-        try:
-            async with asyncio.TaskGroup() as group:
-                self.group = group
-                self.spool = Spool(self.home / "spool", 1 << 20, 60)
-                supervisor = Supervisor(parts, self.records, self.spool, group)
-                supervisor.return_s, supervisor.adopt_s = return_s, adopt_s
-                await supervisor.adopt()
-                yield supervisor
-                raise Killed
-        except BaseExceptionGroup as errors:
-            if rest := errors.split(Killed)[1]:
-                raise rest from None
-
-    def left(self) -> dict[str, object]:
-        """What there is of sandboxes anywhere."""
-        files = [path.name for path in (self.home / "sandboxes").iterdir()]
-        held = {"runtime": set(self.runtime.machines), "layers": self.layers.held, "network": self.network.held}
-        return {name: what for name, what in {**held, "records": files}.items() if what}
-
-    async def run(self, node: Supervisor, sandbox_id: SandboxId, shell: str = "x") -> list[CommandEvent]:
-        command = ExecSpec(id=new_command_id(), shell=shell)
-        _, runner = node.inside(sandbox_id)
-        await runner.exec(command, self.group)
-        async with asyncio.timeout(10):
-            return [event async for event in self.spool.follow(sandbox_id, command.id)]
-
-
-class Killed(Exception):
-    """Ends a node as a SIGKILL would."""
 
 
 @pytest.fixture
 async def host(tmp_path: Path) -> AsyncIterator[Host]:
-    faults = Faults()
-    host = Host(tmp_path, faults, FakeRuntime(faults), FakeLayers(faults), FakeNetwork(faults))
-    yield host
-    await host.runtime.close()
-    assert not [pair for pair in faults.overlaps if not pair[0].startswith("runtime")], faults.overlaps
-
-
-def spec(**changes: object) -> SandboxSpec:
-    made = SandboxSpec(new_sandbox_id(), 1, "tiny", Limits(), NetworkMode.NONE, "box")
-    return replace(made, **changes)  # type: ignore[arg-type]
-
-
-async def until(condition: object) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # type: ignore[operator]  # noqa: ASYNC110 - there is no event
-            await asyncio.sleep(0.005)
+    async with a_host(tmp_path) as host:
+        yield host
 
 
 STEPS = ["layers.create", "network.attach", "runtime.start"]
@@ -194,7 +127,7 @@ async def test_nonsense_later_ends_that_sandbox_and_no_other(host: Host) -> None
         await node.create(good)
         host.runtime.greet = liar
         await node.create(bad)
-        watched = node.deaths.watch()
+        watched = node.lives.deaths.watch()
         death = asyncio.ensure_future(anext(watched))
         await asyncio.sleep(0)
         with pytest.raises(SkerryError):

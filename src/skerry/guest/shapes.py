@@ -11,9 +11,10 @@ from typing import Any
 
 from skerry.model import errors
 from skerry.model.capability import Capabilities, Health, Probe
+from skerry.model.capture import Archive, Held, Moved, Swept, Vault
 from skerry.model.command import CommandCause, ExecSpec, Exit, Keep, TerminalSize
 from skerry.model.files import Archived, ArchiveLimits, ChangeKind, FileChange, FileInfo, FileType, Skipped
-from skerry.model.ids import CommandId, SandboxId
+from skerry.model.ids import ArchiveId, CommandId, SandboxId, TreeId, VaultId
 from skerry.model.lifecycle import Cause
 from skerry.model.metrics import Sample
 from skerry.model.process import ListeningPort, Process
@@ -256,3 +257,45 @@ def progress_to(progress: BuildProgress) -> Json:
 
 def progress_from(told: Mapping[str, Any]) -> BuildProgress:
     return BuildProgress(told["template"], told["fraction"], told["line"])
+
+
+def vault_to(vault: Vault) -> Json:
+    return {"id": vault.id, "key": vault.key.hex()}
+
+
+def vault_from(told: Mapping[str, Any]) -> Vault:
+    return Vault(VaultId(told["id"]), bytes.fromhex(told["key"]))
+
+
+def archive_to(archive: Archive) -> Json:
+    return asdict(archive)
+
+
+def archive_from(told: Mapping[str, Any]) -> Archive:
+    return Archive(**_but(told, id=ArchiveId(told["id"])))
+
+
+def moved_to(moved: Moved) -> Json:
+    return asdict(moved)
+
+
+def moved_from(told: Mapping[str, Any]) -> Moved:
+    made = told["archive"]
+    return Moved(**_but(told, archive=None if made is None else archive_from(made)))
+
+
+def held_to(held: Held) -> Json:
+    return {**asdict(held), "created_at": held.created_at.timestamp()}
+
+
+def held_from(told: Mapping[str, Any]) -> Held:
+    created_at = datetime.fromtimestamp(told["created_at"], UTC)
+    return Held(**_but(told, id=TreeId(told["id"]), created_at=created_at))
+
+
+def swept_to(swept: Swept) -> Json:
+    return asdict(swept)
+
+
+def swept_from(told: Mapping[str, Any]) -> Swept:
+    return Swept(**told)

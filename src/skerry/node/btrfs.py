@@ -13,6 +13,7 @@ FIRST_INODE = 256  # a subvolume's root directory
 _LAST_INODE = 2**64 - 256
 _ROOT_TREE = 1
 _INODE_ITEM = 1
+_ROOT_ITEM = 132
 _ROOT_REF = 156
 _SUPER_MAGIC = 0x9123683E
 
@@ -108,22 +109,22 @@ def delete_subvolume(path: Path) -> list[int]:
         # A sandbox may have made subvolumes of its own; an inner one goes before its outer.
         for inner in reversed(_descendants(parent_fd, root)):
             by_id = struct.pack("=qQQ32xQ", 0, 0, _BY_ID, inner)
-            _destroy(parent_fd, _SNAP_DESTROY_V2, by_id.ljust(_ARGS_SIZE, b"\0"))
+            patient_ioctl(parent_fd, _SNAP_DESTROY_V2, by_id.ljust(_ARGS_SIZE, b"\0"))
             deleted.append(inner)
         arguments = struct.pack("=q", 0) + os.fsencode(path.name).ljust(_ARGS_SIZE - 8, b"\0")
-        _destroy(parent_fd, _SNAP_DESTROY, arguments)
+        patient_ioctl(parent_fd, _SNAP_DESTROY, arguments)
     return [*deleted, root]
 
 
-def _destroy(parent_fd: int, request: int, arguments: bytes) -> None:
+def patient_ioctl(fd: int, request: int, arguments: bytes) -> None:
+    """An ioctl, tried again on a full file system: what earlier removals gave back can be had after a commit."""
     for attempt in range(_FULL_RETRIES + 1):
         try:
-            fcntl.ioctl(parent_fd, request, bytearray(arguments))
+            fcntl.ioctl(fd, request, bytearray(arguments))
         except OSError as error:
             if error.errno != errno.ENOSPC or attempt == _FULL_RETRIES:
                 raise
-            # Full: what earlier removals gave back can be had after a commit.
-            fcntl.ioctl(parent_fd, _SYNC)
+            fcntl.ioctl(fd, _SYNC)
         else:
             return
 
@@ -138,6 +139,12 @@ def _descendants(fd: int, root: int) -> list[int]:
         found += inside
         queue += inside
     return found
+
+
+def subvolumes(fd: int) -> set[int]:
+    """Ids of all subvolumes of the file system, those that are being deleted included."""
+    items = search(fd, _ROOT_TREE, (FIRST_INODE, 0, 0), (_LAST_INODE, _ROOT_ITEM, 2**64 - 1))
+    return {key[0] for key, _ in items if key[1] == _ROOT_ITEM}
 
 
 def is_subvolume(path: Path) -> bool:
@@ -163,7 +170,7 @@ def set_readonly(path: Path, readonly: bool) -> None:
         fcntl.ioctl(fd, _SUBVOL_GETFLAGS, flags)
         value = struct.unpack("=Q", flags)[0]
         value = value | _READONLY if readonly else value & ~_READONLY
-        fcntl.ioctl(fd, _SUBVOL_SETFLAGS, struct.pack("=Q", value))
+        patient_ioctl(fd, _SUBVOL_SETFLAGS, struct.pack("=Q", value))
 
 
 def grow(path: Path) -> None:

@@ -1,7 +1,7 @@
 """`skerry-node`: the root process that owns the sandboxes of one host. Builds the parts, answers the socket, ends.
 
 SIGTERM and SIGINT end it and leave every sandbox running: the next start takes them over. The op `shutdown` with `stop`
-ends the sandboxes' processes first; their files stay, and the next start reports them as failed by `host_restart`.
+ends the sandboxes' processes first; their files stay, and the next start reports them as dead by `host_restart`.
 No HTTP, no database, no account.
 """
 
@@ -23,11 +23,12 @@ import uvloop
 
 from skerry import logs
 from skerry.config import Config
-from skerry.model.capability import Capabilities
+from skerry.model.capability import Capabilities, Probe
 from skerry.model.errors import Refused, SkerryError
 from skerry.model.sandbox import NetworkMode
 from skerry.node.images import Images
-from skerry.node.open_parts import MakeImages, OpenedParts, open_parts
+from skerry.node.object_store import open_archiver, storage_probe
+from skerry.node.open_parts import MakeArchiver, MakeImages, OpenedParts, open_parts
 from skerry.node.ops import Ops
 from skerry.node.parts import Parts
 from skerry.node.records import Records
@@ -50,10 +51,10 @@ log = structlog.get_logger()
 Opener = Callable[[], Awaitable[OpenedParts]]
 
 
-def run(config: Config, make_images: MakeImages = Images) -> int:
+def run(config: Config, make_images: MakeImages = Images, make_archiver: MakeArchiver = open_archiver) -> int:
     """The node's main: returns its exit code when it has ended. Needs root.
 
-    `make_images` is for tests.
+    `make_images` and `make_archiver` are for tests.
 
     Raises:
         Refused: It is not root, another node of this instance runs, or the host cannot do it; the message says what.
@@ -65,7 +66,7 @@ def run(config: Config, make_images: MakeImages = Images) -> int:
     for directory, mode in ((config.home, 0o711), (config.run_dir, 0o711), (config.node_dir, 0o711)):
         directory.mkdir(mode=mode, parents=True, exist_ok=True)
     with _only_one(config.run_dir / "node.lock"), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(serve(config, lambda: open_parts(config, make_images)))
+        return runner.run(serve(config, lambda: open_parts(config, make_images, make_archiver)))
 
 
 async def serve(config: Config, opener: Opener) -> int:
@@ -97,8 +98,10 @@ async def _work(
         first_range = int(config.instance, 16)
         supervisor = Supervisor(opened.parts, records, spool, group, first_range)
         sampler = Sampler(opened.parts, SampleRings(config.node_dir / "samples"), supervisor.list)
+        storing = group.create_task(storage_probe(config))  # a store that does not answer holds up no sandbox
         await supervisor.adopt()
-        ops.open(supervisor, spool, opened.parts, group, await _capabilities(config, opened.parts), sampler)
+        capabilities = await _capabilities(config, opened.parts, await storing)
+        ops.open(supervisor, spool, opened.parts, group, capabilities, sampler)
         spawn(group, _every(INODES_EVERY_S, opened.parts.layers.enforce_inodes), "inodes")
         spawn(group, _every(TEND_EVERY_S, supervisor.tend), "tend")
         spawn(group, _every(INTERVAL_S, sampler.sample), "sample")
@@ -142,9 +145,9 @@ class _Ended(Exception):
     """Ends a task group from inside."""
 
 
-async def _capabilities(config: Config, parts: Parts) -> Capabilities:
+async def _capabilities(config: Config, parts: Parts, storage: Probe) -> Capabilities:
     disk = os.statvfs(config.home)
-    probes = [*await parts.layers.probes(), *await parts.network.probes()]
+    probes = [*await parts.layers.probes(), *await parts.network.probes(), storage]
     return Capabilities(
         provider="local",
         runtime=parts.runtime.name,
@@ -156,6 +159,7 @@ async def _capabilities(config: Config, parts: Parts) -> Capabilities:
         memory_mb=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20,
         cpu_millis=1000 * (os.cpu_count() or 1),
         disk_mb=min(config.pool_mb, disk.f_blocks * disk.f_frsize >> 20),
+        storage=config.archive_place,
         probes=tuple(probes),
     )
 

@@ -1,5 +1,6 @@
 """The OCI configuration of a sandbox: what it sees, may do and may use. Pure: writes no file, starts nothing."""
 
+import hashlib
 import json
 import math
 import resource
@@ -66,7 +67,13 @@ def write(bundle: Bundle, dialect: Dialect) -> None:
     (directory / "hosts").write_text(
         f"127.0.0.1\tlocalhost {bundle.hostname}\n::1\tlocalhost ip6-localhost ip6-loopback\n"
     )
+    (directory / "machine-id").write_text(machine_id(bundle) + "\n")
     (directory / "config.json").write_text(json.dumps(configuration(bundle, dialect)))
+
+
+def machine_id(bundle: Bundle) -> str:
+    """32 hex digits, as machine-id(5) wants them: of this sandbox alone, and the same each time it comes back."""
+    return hashlib.sha256(f"machine-id of {bundle.sandbox_id}".encode()).hexdigest()[:32]
 
 
 def configuration(bundle: Bundle, dialect: Dialect) -> dict[str, object]:
@@ -128,7 +135,7 @@ def _mounts(bundle: Bundle) -> list[dict[str, object]]:
         _mount("/run/skerry", "tmpfs", "tmpfs", "nosuid", "noexec", "nodev", "mode=755", "size=64k"),
         _mount("/workspace", str(bundle.workspace), "bind", "bind", "nosuid", "nodev"),
         _mount(SBXD, str(bundle.sbxd), "bind", "bind", "ro", "nosuid", "nodev"),
-        *(_file(bundle, name) for name in ("resolv.conf", "hosts", "hostname")),
+        *(_file(bundle, name) for name in ("resolv.conf", "hosts", "hostname", "machine-id")),
     ]
 
 

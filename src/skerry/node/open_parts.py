@@ -4,11 +4,13 @@ from collections.abc import Awaitable, Callable
 
 from skerry.config import Config
 from skerry.node import runtimes
+from skerry.node.kept_trees import KeptTrees
 from skerry.node.layers import Layers
 from skerry.node.network.network import Network
-from skerry.node.parts import Images, Parts
+from skerry.node.parts import Archiver, Images, Parts
 
 MakeImages = Callable[[Config, Layers], Images]
+MakeArchiver = Callable[[Config], Archiver]
 
 
 class OpenedParts:
@@ -22,8 +24,8 @@ class OpenedParts:
         self.close = close
 
 
-async def open_parts(config: Config, make_images: MakeImages) -> OpenedParts:
-    """The real parts of this host, opened. `make_images` is `Images`, but for tests.
+async def open_parts(config: Config, make_images: MakeImages, make_archiver: MakeArchiver) -> OpenedParts:
+    """The real parts of this host, opened. `make_images` and `make_archiver` are the real ones, but for tests.
 
     Raises:
         Refused: One of them cannot work here; the message says why and what to do.
@@ -31,6 +33,8 @@ async def open_parts(config: Config, make_images: MakeImages) -> OpenedParts:
     runtime = await runtimes.choose(config)
     layers, network = Layers(config), Network(config)
     await layers.open()
+    trees = KeptTrees(layers.pool, layers.turns)
+    await trees.open()
     await network.open()
     images = make_images(config, layers)
     bundles = config.node_dir / "bundles"
@@ -46,4 +50,6 @@ async def open_parts(config: Config, make_images: MakeImages) -> OpenedParts:
         await leave()
         await layers.close()
 
-    return OpenedParts(Parts(runtime, layers, images, network, config.sbxd, bundles), leave, close)
+    archiver = make_archiver(config) if config.archive_place else None
+    parts = Parts(runtime, layers, images, network, config.sbxd, bundles, trees, archiver)
+    return OpenedParts(parts, leave, close)

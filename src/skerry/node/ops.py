@@ -16,13 +16,15 @@ from skerry.model.capability import Capabilities, Health
 from skerry.model.command import CommandEvent, Lost, Output
 from skerry.model.errors import NotFound, Unavailable
 from skerry.model.files import FileInfo
-from skerry.model.ids import CommandId, SandboxId
+from skerry.model.ids import CommandId, SandboxId, TreeId
 from skerry.node.commands import Runner
 from skerry.node.parts import Parts
 from skerry.node.rpc import Call, Handler
 from skerry.node.sampler import Sampler
 from skerry.node.spool import Spool
 from skerry.node.supervisor import Supervisor
+from skerry.node.tree_keeper import TreeKeeper
+from skerry.node.tree_ops import TreeOps
 from skerry.seams import ByteStream
 
 LIST_BATCH = 256  # directory entries in one event
@@ -43,6 +45,7 @@ class Ops:
         self._group: asyncio.TaskGroup | None = None
         self._capabilities: Capabilities | None = None
         self._sampler: Sampler | None = None
+        self._keeper: TreeKeeper | None = None
 
     def open(
         self,
@@ -55,13 +58,16 @@ class Ops:
     ) -> None:
         self._supervisor, self._spool, self._parts, self._group = supervisor, spool, parts, group
         self._capabilities, self._sampler = capabilities, sampler
+        self._keeper = TreeKeeper(parts, supervisor, group)
 
     def table(self) -> dict[str, Handler]:
         return {
             "ping": self.ping,
             "capabilities": self.capabilities,
             "create": self.create,
+            "stop": self.stop,
             "destroy": self.destroy,
+            **TreeOps(self._trees).table(),
             "sandboxes": self.sandboxes,
             "deaths": self.deaths,
             "metrics": self.metrics,
@@ -102,6 +108,11 @@ class Ops:
             raise Unavailable("The node is being shut down.")
         return self._supervisor
 
+    def _trees(self) -> TreeKeeper:
+        _ = self._node
+        assert self._keeper is not None
+        return self._keeper
+
     @property
     def _outputs(self) -> Spool:
         _ = self._node
@@ -117,18 +128,23 @@ class Ops:
         return shapes.capabilities_to(self._capabilities)
 
     async def create(self, call: Call) -> Json:
-        return shapes.placement_to(await self._node.create(shapes.spec_from(call.ask["spec"])))
+        spec, tree = shapes.spec_from(call.ask["spec"]), call.ask["tree"]
+        return shapes.placement_to(await self._node.create(spec, None if tree is None else TreeId(tree)))
+
+    async def stop(self, call: Call) -> None:
+        await self._node.stop(_sandbox(call), call.ask["generation"])
 
     async def destroy(self, call: Call) -> None:
         await self._node.destroy(_sandbox(call))
 
     async def sandboxes(self, call: Call) -> None:
         # Events, not one answer: thousands of sandboxes do not fit into a frame.
-        for seen in self._node.list():
-            await call.event(shapes.observed_to(seen))
+        seen = self._node.list()
+        for one in [*seen, *await self._trees().fetched({one.id for one in seen})]:
+            await call.event(shapes.observed_to(one))
 
     async def deaths(self, call: Call) -> None:
-        async with aclosing(self._node.deaths.watch()) as deaths:
+        async with aclosing(self._node.lives.deaths.watch()) as deaths:
             await call.event({"watching": True})
             async for seen in deaths:
                 await call.event(shapes.observed_to(seen))

@@ -1,16 +1,19 @@
-"""What the supervisor stands on, as protocols: layers, images, network. The runtime's is in `seams`.
+"""What the supervisor stands on, as protocols: layers, trees, images, network, archiver. The runtime's is in `seams`.
 
 Each verb is idempotent, so that the same calls make, repair and clean. Nothing here is implemented.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
 from skerry.model.bundle import IdRange
 from skerry.model.capability import Probe
-from skerry.model.ids import SandboxId
+from skerry.model.capture import Archive, Held, Moved, Swept, Vault
+from skerry.model.errors import TooBusy
+from skerry.model.ids import ArchiveId, SandboxId, TreeId
 from skerry.model.metrics import Traffic
 from skerry.model.sandbox import Limits, NetworkMode
 from skerry.model.template import BuildProgress, TemplateState
@@ -28,8 +31,17 @@ class Layers(Protocol):
     @property
     def disk_limit(self) -> str: ...
     async def create(
+        self,
+        sandbox_id: SandboxId,
+        template_root: Path,
+        limits: Limits,
+        ids: IdRange | None,
+        source: TreeId | None,
+    ) -> RootfsPaths: ...
+    async def resume(
         self, sandbox_id: SandboxId, template_root: Path, limits: Limits, ids: IdRange | None
     ) -> RootfsPaths: ...
+    async def stop(self, sandbox_id: SandboxId) -> None: ...
     async def mount(
         self, sandbox_id: SandboxId, template_root: Path, limits: Limits, ids: IdRange | None
     ) -> RootfsPaths: ...
@@ -40,6 +52,43 @@ class Layers(Protocol):
     async def destroy(self, sandbox_id: SandboxId) -> None: ...
     async def list(self) -> set[SandboxId]: ...
     async def probes(self) -> Sequence[Probe]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Still:
+    """A tree that does not change: where it is, since when at the latest, and whose unchanged files it shares.
+
+    `lineage` names a line of trees in which an inode's number stands for one file for ever.
+    """
+
+    path: Path
+    since: datetime
+    lineage: str
+
+
+class Trees(Protocol):
+    async def holds(self, tree: TreeId) -> bool: ...
+    async def still(self, tree: TreeId) -> Still: ...
+    async def capture(self, sandbox_id: SandboxId, tree: TreeId) -> None: ...
+    async def begin(self, tree: TreeId, size_bytes: int) -> Path: ...
+    async def finish(self, tree: TreeId) -> None: ...
+    async def undo(self, tree: TreeId) -> None: ...
+    async def run_low(self) -> TooBusy: ...
+    async def drop(self, tree: TreeId) -> None: ...
+    async def held(self, stopped: Sequence[SandboxId]) -> Sequence[Held]: ...
+    async def tidy(self) -> None: ...
+
+
+class Archiver(Protocol):
+    """Moves trees to an object store and back, in processes of its own. Cancelled, it returns when those have ended.
+
+    A sweep and the archives of its vault wait for each other. Raises what `seams.Provider` says of these verbs.
+    """
+
+    def archive(self, tree: Path, vault: Vault, *, captured_at: datetime, cache_name: str) -> AsyncIterator[Moved]: ...
+    def fetch(self, into: Path, archive: Archive, vault: Vault, *, cache_name: str) -> AsyncIterator[Moved]: ...
+    async def sweep(self, vault: Vault, keep: Collection[ArchiveId], *, older_than_s: float, dry: bool) -> Swept: ...
+    async def forget(self, cache_name: str) -> None: ...
 
 
 class ReadyImage(Protocol):
@@ -75,3 +124,5 @@ class Parts:
     network: Network
     sbxd: Path
     bundles: Path  # a directory for each sandbox's bundle is made in it
+    trees: Trees
+    archiver: Archiver | None  # None: archives are kept nowhere

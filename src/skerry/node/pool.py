@@ -13,11 +13,12 @@ from pathlib import Path
 
 from skerry.config import Config
 from skerry.model.capability import Probe
-from skerry.model.errors import Refused
+from skerry.model.errors import Refused, TooBusy
 from skerry.node import btrfs, loops, mounts, quota
 from skerry.node.trees import BtrfsTrees, PlainTrees, Trees
 
 _MIB = 1 << 20
+RESERVE_BYTES = 256 * _MIB  # below this the pool takes no new work: btrfs needs room to delete, too
 _COMMAND_TIMEOUT_S = 120
 # Left alone, data takes all space and the next directory entry finds none: metadata gets its share as data grows.
 _OPTIONS = "discard=async,metadata_ratio=4"
@@ -40,6 +41,10 @@ class Pool:
     @property
     def sandboxes(self) -> Path:
         return self.path / "sandboxes"
+
+    @property
+    def captures(self) -> Path:
+        return self.path / "captures"
 
     @property
     def mounts(self) -> Path:
@@ -109,9 +114,25 @@ def look(config: Config) -> PoolState | None:
 def prepare(pool: Pool) -> None:
     """Make the directories of a pool, as far as they are missing."""
     # A runtime walks to its mounts with a sandbox's mapped ids; the rest is root's alone.
-    for directory, mode in ((pool.path, 0o711), (pool.mounts, 0o711), (pool.images, 0o700), (pool.sandboxes, 0o700)):
+    own = (pool.images, pool.sandboxes, pool.captures)
+    for directory, mode in ((pool.path, 0o711), (pool.mounts, 0o711), *((one, 0o700) for one in own)):
         directory.mkdir(exist_ok=True)
         directory.chmod(mode)
+
+
+def require_room(pool: Pool, size_bytes: int) -> None:
+    """Raises TooBusy where `size_bytes` more would leave less than the reserve."""
+    if pool.free_bytes() < RESERVE_BYTES + size_bytes:
+        raise full(pool)
+
+
+def full(pool: Pool) -> TooBusy:
+    return TooBusy(
+        f"The pool {pool.path} has {pool.free_bytes() // _MIB} MB left, too little for this. "
+        "Destroy sandboxes or snapshots, free disk space, or raise pool_mb.",
+        retry_after_s=30,
+        code="disk_full",
+    )
 
 
 def close_pool(pool: Pool) -> None:

@@ -22,6 +22,7 @@ _QGROUP_RELATION = 246
 _MAX_REFERENCED = 1 << 0
 _MAX_EXCLUSIVE = 1 << 1
 _CLEAR = 2**64 - 1
+_FIRST_SUBVOLUME = 256
 
 _QUOTA_CTL = 0xC0109428
 _QGROUP_ASSIGN = 0x40189429
@@ -76,8 +77,9 @@ def create(fd: int, group: int) -> None:
         return
 
 
-def limit(fd: int, group: int, size_bytes: int, kind: str) -> None:
-    """Set how much the group's subvolumes may hold together. Writers beyond it see EDQUOT."""
+def limit(fd: int, group: int, size_bytes: int | None, kind: str) -> None:
+    """Set how much the group's subvolumes may hold together. Writers beyond it see EDQUOT. None: without end."""
+    size_bytes = _CLEAR if size_bytes is None else size_bytes
     flag = _MAX_REFERENCED if kind == SIMPLE else _MAX_EXCLUSIVE
     values = (size_bytes, _CLEAR) if kind == SIMPLE else (_CLEAR, size_bytes)
     fcntl.ioctl(fd, _QGROUP_LIMIT, bytearray(struct.pack("=QQQQQQ", group, flag, *values, 0, 0)))
@@ -139,6 +141,12 @@ def remove_stale(fd: int, subvolumes: list[int]) -> list[int]:
             elif error.errno not in _NOT_THERE:
                 raise
     return left
+
+
+def without_subvolume(fd: int) -> set[int]:
+    """The own groups of subvolumes that are not there any more."""
+    own = {group for group in groups(fd) if _FIRST_SUBVOLUME <= group < 1 << 48}
+    return own - btrfs.subvolumes(fd)
 
 
 def groups(fd: int) -> set[int]:

@@ -26,17 +26,28 @@ _ENVIRONMENT = b'"env": {"'  # one that is not empty
 
 
 class Stage(StrEnum):
-    """CREATING: perhaps half-made. RUNNING: was told to be up. DEAD: files kept. DESTROYING: all of it has to go."""
+    """What there is of a sandbox, and what has been begun.
+
+    CREATING: perhaps half-made. RUNNING: was told to be up. DEAD: all files kept. DESTROYING: all of it has to go.
+    STOPPING: all but the workspace has to go. STOPPED: the workspace, which does not change, and nothing else.
+    RESUMING: as STOPPED, with what may be half-made around it.
+    """
 
     CREATING = "creating"
     RUNNING = "running"
     DEAD = "dead"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    RESUMING = "resuming"
     DESTROYING = "destroying"
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One sandbox of this node. `id_base` is set for runtimes with user namespaces; `host_boot` tells a reboot."""
+    """One sandbox of this node. `id_base` is set for runtimes with user namespaces; `host_boot` tells a reboot.
+
+    `resumed_from` is set from a resume's beginning on: the generation that it falls back to when it comes to nothing.
+    """
 
     spec: SandboxSpec
     stage: Stage
@@ -48,6 +59,7 @@ class Record:
     id_base: int | None = None
     cause: Cause | None = None
     detail: str = ""
+    resumed_from: int | None = None
 
     @property
     def id(self) -> SandboxId:
@@ -56,6 +68,8 @@ class Record:
     def observed(self) -> Observed:
         if self.stage is Stage.RUNNING:
             return Observed(self.id, self.spec.generation, running=True)
+        if self.stage is Stage.STOPPED:
+            return Observed(self.id, self.spec.generation, running=False, stopped=True)
         # Of a death the cause says enough; what never lived, or is going, is told by its stage.
         detail = self.detail or ("" if self.stage is Stage.DEAD else str(self.stage))
         return Observed(self.id, self.spec.generation, running=False, cause=self.cause, detail=detail)
@@ -138,6 +152,23 @@ def moved(record: Record, stage: Stage, cause: Cause | None = None, detail: str 
     return replace(record, stage=stage, cause=record.cause or cause, detail=record.detail or detail)
 
 
+def stopping(record: Record, least: int = 0) -> Record:
+    """The record of one whose compute has to go. A resume that was never told to anybody has not been.
+
+    `least`: the generation that is over now; no create of it may come after.
+    """
+    generation = record.spec.generation
+    if record.stage is Stage.RESUMING and record.resumed_from is not None:
+        generation = record.resumed_from
+    spec = replace(record.spec, generation=max(generation, least))
+    return replace(record, spec=spec, stage=Stage.STOPPING, resumed_from=None)
+
+
+def stopped(record: Record) -> Record:
+    """Its compute is over, and so is what it died of; its range of ids is free for others."""
+    return replace(record, stage=Stage.STOPPED, cause=None, detail="", id_base=None)
+
+
 def free_id_base(records: Iterable[Record], first: int) -> int:
     """The first of a range of 65,536 user ids that no record has, searched from the `first`th on, in a circle.
 
@@ -174,6 +205,7 @@ def _to(record: Record) -> Json:
         "id_base": record.id_base,
         "cause": record.cause,
         "detail": record.detail,
+        "resumed_from": record.resumed_from,
     }
 
 
@@ -190,11 +222,14 @@ def _from(told: Mapping[str, Any]) -> Record:
         id_base=told["id_base"],
         cause=None if cause is None else Cause(cause),
         detail=told["detail"],
+        resumed_from=told.get("resumed_from"),
     )
 
 
 def gone(record: Record) -> SandboxGone:
     """What whoever asks for a sandbox that is not there any more is told."""
+    if record.stage in (Stage.STOPPING, Stage.STOPPED):
+        return SandboxGone(f"Sandbox {record.id} is stopped. Resume it to use it.", cause="stopped")
     cause = record.cause or ("destroyed" if record.stage is Stage.DESTROYING else Cause.RUNTIME_DIED)
     detail = f" {record.detail}" if record.detail else ""
     return SandboxGone(f"Sandbox {record.id} is not running any more ({cause}).{detail}", cause=str(cause))

@@ -14,9 +14,9 @@ from skerry.guest.connection import Connection, connect
 from skerry.guest.sbxd_guest import SbxdGuest
 from skerry.model.bundle import Bundle, IdRange
 from skerry.model.errors import SkerryError
-from skerry.model.ids import SandboxId
+from skerry.model.ids import SandboxId, TreeId
 from skerry.node.parts import Parts
-from skerry.node.records import Record
+from skerry.node.records import Record, Stage
 from skerry.node.tasks import spawn, through
 
 CONFIGURE_S = 10.0
@@ -24,10 +24,13 @@ CONFIGURE_S = 10.0
 log = structlog.get_logger()
 
 
-async def start(parts: Parts, record: Record, group: asyncio.TaskGroup) -> Connection:
-    """Make the sandbox and greet sbxd in it. Where it fails, `remove` cleans up; nothing of it goes on by then."""
+async def start(parts: Parts, record: Record, source: TreeId | None, group: asyncio.TaskGroup) -> Connection:
+    """Make the sandbox and greet sbxd in it; `source` is the tree that its workspace is a copy of.
+
+    Where it fails, `remove` cleans up, or `halt` if it was being resumed; nothing of it goes on by then.
+    """
     spawn(group, parts.runtime.expect_start(), "expect a start")
-    bundle = await _bundle(parts, record, group)
+    bundle = await _bundle(parts, record, source, group)
     connection = await connect(await parts.runtime.start(bundle), secret=record.secret, first=True)
     try:
         async with asyncio.timeout(CONFIGURE_S):
@@ -39,11 +42,14 @@ async def start(parts: Parts, record: Record, group: asyncio.TaskGroup) -> Conne
     return connection
 
 
-async def _bundle(parts: Parts, record: Record, group: asyncio.TaskGroup) -> Bundle:
+async def _bundle(parts: Parts, record: Record, source: TreeId | None, group: asyncio.TaskGroup) -> Bundle:
     spec, ids = record.spec, _ids(record)
     async with asyncio.TaskGroup() as both:
         # Their threads go on when we are cancelled: wait for them, or removing would run beside making.
-        making = parts.layers.create(spec.id, record.template_root, spec.limits, ids)
+        if record.stage is Stage.RESUMING:
+            making = parts.layers.resume(spec.id, record.template_root, spec.limits, ids)
+        else:
+            making = parts.layers.create(spec.id, record.template_root, spec.limits, ids, source)
         layers = both.create_task(through(group, making))
         netns = both.create_task(through(group, parts.network.attach(spec.id, spec.network_mode)))
     return Bundle(
@@ -77,6 +83,15 @@ async def release(parts: Parts, sandbox_id: SandboxId) -> None:
             await step(sandbox_id)
         except (SkerryError, OSError) as error:
             log.error("could not release a part of a sandbox", sandbox_id=sandbox_id, step=step, error=str(error))
+
+
+async def halt(parts: Parts, sandbox_id: SandboxId) -> None:
+    """Free all of a sandbox but its workspace. Raises what the parts raise; to be repeated until it succeeds."""
+    await parts.runtime.delete(sandbox_id)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(parts.network.detach(sandbox_id))
+        group.create_task(parts.layers.stop(sandbox_id))
+        group.create_task(asyncio.to_thread(shutil.rmtree, parts.bundles / sandbox_id, True))
 
 
 async def remove(parts: Parts, sandbox_id: SandboxId) -> None:

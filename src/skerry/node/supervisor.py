@@ -8,59 +8,41 @@ import asyncio
 import builtins
 import os
 import secrets
-from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 
 import structlog
 
-from skerry.guest.connection import Connection
 from skerry.guest.hello import SECRET_BYTES
 from skerry.guest.sbxd_guest import SbxdGuest
 from skerry.model.errors import (
     Conflict,
     DeadlineExceeded,
     NotFound,
-    ProtocolError,
     Refused,
     SandboxGone,
     SkerryError,
     TooBusy,
     Unavailable,
 )
-from skerry.model.ids import SandboxId, is_id
+from skerry.model.ids import SandboxId, TreeId, is_id
 from skerry.model.lifecycle import Cause
 from skerry.model.sandbox import Observed, Placement, SandboxSpec
 from skerry.node import steps
-from skerry.node.commands import Runner, Strangers, end_all, end_orphans, take_up
-from skerry.node.deaths import Deaths
-from skerry.node.exits import Exits
+from skerry.node.commands import Runner
+from skerry.node.holding import Holding
+from skerry.node.lives import Lives
 from skerry.node.parts import Parts
-from skerry.node.records import Record, Records, Stage, free_id_base, gone, host_boot, moved
-from skerry.node.returning import ADOPT_S, RETURN_S, come_back
+from skerry.node.records import Record, Records, Stage, free_id_base, gone, host_boot, moved, stopped, stopping
 from skerry.node.spool import Spool
 from skerry.node.tasks import root_cause, spawn, through
+from skerry.node.works import Works
 
 CREATE_S = 90.0
-CAUSE_GRACE_S = 2.0  # a channel that ends because the sandbox died is usually seen before the death itself
 ADOPTED_AT_ONCE = 8
 MAX_WAITING = 512  # creates that wait for their turn; more are told to come back
 
 log = structlog.get_logger()
-
-
-@dataclass(slots=True, eq=False)
-class _Held:
-    """A sandbox in memory. `lock` is held by whoever changes it, `users` use or await it; `scope` times a create."""
-
-    record: Record | None = None
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    users: int = 0
-    scope: asyncio.Timeout | None = None
-    unwanted: bool = False  # a destroy waits for the lock
-    guest: SbxdGuest | None = None
-    runner: Runner | None = None
-    strangers: Strangers | None = None
 
 
 class Supervisor:
@@ -71,96 +53,105 @@ class Supervisor:
     ) -> None:
         self._parts = parts
         self._records = records
-        self._spool = spool
         self._group = group
         self._first_range = first_range
-        self._exits = Exits(spool)
-        self._held: dict[SandboxId, _Held] = {}
+        self.lives = Lives(parts, records, spool, group)
+        self.works = Works(group)
+        self._held: dict[SandboxId, Holding] = {}
         self._slots = asyncio.Semaphore(2 + 2 * (os.cpu_count() or 1))
         self._creating = 0
         self._strays: set[SandboxId] = set()
-        self.deaths = Deaths()
-        self.return_s, self.adopt_s = RETURN_S, ADOPT_S
         self._boot = host_boot()
-        spawn(group, self._exits.run(), "exits")
 
     # -- what the provider asks --------------------------------------------------------------------------------
 
-    async def create(self, spec: SandboxSpec) -> Placement:
-        """See `seams.Provider.create`. A caller that goes away cancels it, and nothing is left."""
+    async def create(self, spec: SandboxSpec, tree: TreeId | None = None) -> Placement:
+        """See `seams.Provider.create`. A caller that goes away cancels it, and nothing is left but what was kept."""
         if not is_id(spec.id, "sbx"):
             raise NotFound(f"'{spec.id}' is not a sandbox's id.")
         if self._creating >= MAX_WAITING:
             raise TooBusy(f"{MAX_WAITING} sandboxes wait to be made on this node. Try again in a moment.")
-        held = self._held.setdefault(spec.id, _Held())
-        held.users += 1
         self._creating += 1
         try:
-            async with held.lock:
-                return await self._create(held, spec)
+            async with self.locked(spec.id) as held:
+                return await self._create(held, spec, tree)
         finally:
             self._creating -= 1
-            self._done_with(spec.id, held)
 
-    async def _create(self, held: _Held, spec: SandboxSpec) -> Placement:
+    async def _create(self, held: Holding, spec: SandboxSpec, tree: TreeId | None) -> Placement:
+        resumes = tree == spec.id
         try:
             async with asyncio.timeout(0 if held.unwanted else CREATE_S) as held.scope:
-                if held.record is not None and (placement := await self._known(held, held.record, spec)) is not None:
-                    return placement
+                if held.record is not None:
+                    placement = await self._known(held, held.record, spec, resumes=resumes)
+                    if placement is not None:
+                        return placement
                 async with self._slots:
-                    return await self._make(held, spec)
+                    if not resumes:
+                        return await self._make(held, spec, tree)
+                    async with self.works.closed(TreeId(spec.id)):
+                        return await self._resume(held, spec)
         except TimeoutError as error:
             if held.unwanted:
                 raise Conflict(f"Sandbox {spec.id} was destroyed while it was being made.") from error
-            raise DeadlineExceeded(f"The sandbox was not up within {CREATE_S:g} s; nothing of it is left.") from error
+            left = "its files are kept" if resumes else "nothing of it is left"
+            raise DeadlineExceeded(f"The sandbox was not up within {CREATE_S:g} s; {left}.") from error
         finally:
             held.scope = None
 
-    async def _known(self, held: _Held, record: Record, spec: SandboxSpec) -> Placement | None:
-        """The answer to a create of what is here already; None: what is here was never whole and has been removed."""
+    async def _known(self, held: Holding, record: Record, spec: SandboxSpec, *, resumes: bool) -> Placement | None:
+        """The answer to a create of what is here already; None: go on, with what was kept or with nothing."""
         if spec.generation < record.spec.generation:
             raise Conflict(f"Sandbox {spec.id} is at generation {record.spec.generation} here, not {spec.generation}.")
-        if spec.generation > record.spec.generation or record.stage is Stage.DESTROYING:
-            raise Conflict(f"Sandbox {spec.id} exists here ({record.stage}). Destroy it before it is made anew.")
-        if record.stage is Stage.CREATING:
+        if record.stage is Stage.CREATING and spec.generation == record.spec.generation:
             await through(self._group, self._undo(held, record))
             return None
+        if record.stage in (Stage.STOPPING, Stage.RESUMING):  # left by one that failed, or by a crash
+            record = await through(self._group, self._put_down(held, record))
+        newer = spec.generation > record.spec.generation
+        if newer and resumes and record.stage in (Stage.STOPPED, Stage.DEAD):
+            return None
+        if newer or record.stage in (Stage.DESTROYING, Stage.STOPPED):
+            raise Conflict(f"Sandbox {spec.id} exists here ({record.stage}). Destroy it before it is made anew.")
         if record.stage is Stage.DEAD:
             raise gone(record)
         return Placement(record.runtime, record.template_digest)
 
-    async def _make(self, held: _Held, spec: SandboxSpec) -> Placement:
+    async def _resume(self, held: Holding, spec: SandboxSpec) -> Placement:
+        if not await self._parts.trees.holds(TreeId(spec.id)):
+            raise NotFound(f"The files of {spec.id} are not on this node.", code="tree_missing")
+        before = 0 if held.record is None else held.record.spec.generation
+        return await self._make(held, spec, None, resumed_from=before)
+
+    async def _make(
+        self, held: Holding, spec: SandboxSpec, source: TreeId | None, *, resumed_from: int | None = None
+    ) -> Placement:
         image = await self._parts.images.ready(spec.template)
         record = held.record = Record(
             spec=spec,
-            stage=Stage.CREATING,
+            stage=Stage.CREATING if resumed_from is None else Stage.RESUMING,
             runtime=self._parts.runtime.name,
             template_digest=image.digest,
             template_root=image.root,
             secret=secrets.token_bytes(SECRET_BYTES),
             host_boot=self._boot,
             id_base=free_id_base(self._all(), self._first_range) if self._parts.runtime.needs_id_range else None,
+            resumed_from=resumed_from,
         )
         try:
             self._records.write(record)
-            connection = await steps.start(self._parts, record, self._group)
+            connection = await steps.start(self._parts, record, source, self._group)
             held.record = moved(record, Stage.RUNNING)
             self._records.write(held.record)
         except BaseException as error:
-            await through(self._group, self._undo(held, record))
-            cause = root_cause(error, SkerryError)
-            if isinstance(cause, OSError):
-                raise Refused(
-                    f"The host could not make the sandbox: {cause}. `skerry doctor` may tell more."
-                ) from error
-            if cause is error:
-                raise
-            raise cause from error
-        self._take(held, held.record, connection)
-        log.info("a sandbox was made", sandbox_id=record.id, template=record.spec.template)
+            undo = self._undo if resumed_from is None else self._put_down
+            await through(self._group, undo(held, record))
+            raise _reason(error) from error
+        self.lives.take(held, held.record, connection)
+        log.info("a sandbox was made", sandbox_id=record.id, template=record.spec.template, resumed=resumed_from)
         return Placement(record.runtime, record.template_digest)
 
-    async def _undo(self, held: _Held, record: Record) -> None:
+    async def _undo(self, held: Holding, record: Record) -> None:
         """Remove what was made. If that fails, the record stays as DESTROYING, and `tend` tries again."""
         held.record = moved(record, Stage.DESTROYING)
         with suppress(OSError):  # on a full disk CREATING stays there, which is cleaned up just as well
@@ -169,30 +160,98 @@ class Supervisor:
         self._records.remove(record.id)
         held.record = None
 
+    async def _put_down(self, held: Holding, record: Record, over: int = 0) -> Record:
+        """End its compute and keep its workspace. If that fails, the record stays as STOPPING, and `tend` tries again.
+
+        Raises:
+            NotFound: It has none; nothing of it is left then.
+        """
+        held.record = stopping(record, over)
+        with suppress(OSError):  # on a full disk the stage before stays there: the next start buries it, or comes here
+            self._records.write(held.record)
+        self.lives.drop(held, held.record, gone(held.record))
+        try:
+            await steps.halt(self._parts, record.id)
+        except* NotFound as errors:
+            await self._undo(held, held.record)
+            raise root_cause(errors, NotFound) from None
+        held.record = stopped(held.record)
+        with suppress(OSError):
+            self._records.write(held.record)
+        return held.record
+
+    async def stop(self, sandbox_id: SandboxId, generation: int) -> None:
+        """See `seams.Provider.stop`. Once begun it goes on, whoever waits for it."""
+        if not is_id(sandbox_id, "sbx"):
+            raise NotFound(f"'{sandbox_id}' is not a sandbox's id.")
+        await through(self._group, self._stop(sandbox_id, generation))
+
+    async def _stop(self, sandbox_id: SandboxId, generation: int) -> None:
+        async with self.locked(sandbox_id) as held:
+            record = held.record
+            if record is not None and record.stage is Stage.CREATING:
+                await self._undo(held, record)  # it was never told to anybody
+                record = None
+            if record is None:
+                if not await self._parts.trees.holds(TreeId(sandbox_id)):
+                    raise NotFound(f"This node has no sandbox {sandbox_id}: it was destroyed, or never made here.")
+                return
+            over = record.spec.generation if record.stage is not Stage.RESUMING else 0
+            if generation < over or (generation == over and record.stage is Stage.STOPPED):
+                return
+            if record.stage is Stage.DESTROYING:
+                raise Conflict(f"Sandbox {sandbox_id} is being destroyed.")
+            await self._put_down(held, record, generation)
+            log.info("a sandbox was stopped", sandbox_id=sandbox_id)
+
+    @asynccontextmanager
+    async def locked(self, sandbox_id: SandboxId) -> AsyncGenerator[Holding]:
+        """What is held of a sandbox, to oneself. It has no record where nothing is."""
+        held = self._held.setdefault(sandbox_id, Holding())
+        held.users += 1
+        try:
+            async with held.lock:
+                yield held
+        finally:
+            self._done_with(sandbox_id, held)
+
+    async def drop(self, sandbox_id: SandboxId) -> None:
+        """See `seams.Provider.drop`, of a sandbox's tree."""
+        await through(self._group, self._drop(sandbox_id))
+
+    async def _drop(self, sandbox_id: SandboxId) -> None:
+        async with self.locked(sandbox_id) as held, self.works.closed(TreeId(sandbox_id)):
+            record = held.record
+            if record is not None and record.stage is not Stage.STOPPED:
+                raise Conflict(f"Sandbox {sandbox_id} is {record.stage}. Its files can be dropped once it is stopped.")
+            if record is not None:
+                await self._undo(held, record)
+            await self._parts.trees.drop(TreeId(sandbox_id))
+
     async def destroy(self, sandbox_id: SandboxId) -> None:
         """See `seams.Provider.destroy`. Once begun it goes on, whoever waits for it."""
-        held = self._held.get(sandbox_id)
-        if held is not None:
-            await through(self._group, self._destroy(sandbox_id, held))
+        if is_id(sandbox_id, "sbx"):
+            await through(self._group, self._destroy(sandbox_id, self._held.setdefault(sandbox_id, Holding())))
 
-    async def _destroy(self, sandbox_id: SandboxId, held: _Held) -> None:
+    async def _destroy(self, sandbox_id: SandboxId, held: Holding) -> None:
         held.users += 1
         held.unwanted = True
         if held.scope is not None:
             held.scope.reschedule(asyncio.get_running_loop().time())
         try:
-            async with held.lock:
+            async with held.lock, self.works.closed(TreeId(sandbox_id)):
                 held.unwanted = False
                 if held.record is not None:
                     record = held.record
                     held.record = moved(record, Stage.DESTROYING)
-                    self._drop(held, held.record, SandboxGone("The sandbox was destroyed.", cause="destroyed"))
+                    self.lives.drop(held, held.record, SandboxGone("The sandbox was destroyed.", cause="destroyed"))
                     await self._undo(held, record)
                     log.info("a sandbox was destroyed", sandbox_id=sandbox_id)
+                await self._parts.trees.drop(TreeId(sandbox_id))
         finally:
             self._done_with(sandbox_id, held)
 
-    def _done_with(self, sandbox_id: SandboxId, held: _Held) -> None:
+    def _done_with(self, sandbox_id: SandboxId, held: Holding) -> None:
         held.users -= 1
         if held.record is None and not held.users:
             self._held.pop(sandbox_id, None)
@@ -216,85 +275,9 @@ class Supervisor:
             raise SandboxGone(f"This node has no sandbox {sandbox_id}: it was destroyed, or never made here.")
         if held.guest is not None and held.runner is not None:
             return held.guest, held.runner
-        if held.record.stage in (Stage.DEAD, Stage.DESTROYING):
+        if held.record.stage not in (Stage.CREATING, Stage.RUNNING, Stage.RESUMING):
             raise gone(held.record)
         raise Unavailable(f"Sandbox {sandbox_id} is {held.record.stage} and cannot be reached now: try again.")
-
-    # -- life and death ----------------------------------------------------------------------------------------
-
-    def _take(self, held: _Held, record: Record, connection: Connection) -> None:
-        """A connection is up: commands may run, and the sandbox is watched."""
-        self._link(held, record, connection)
-        spawn(self._group, self._watch(held, record, connection), "watch")
-
-    def _link(self, held: _Held, record: Record, connection: Connection) -> Runner:
-        oom_kills = partial(self._parts.runtime.oom_kills, record.id)
-        held.guest = SbxdGuest(connection)
-        own = not self._parts.runtime.shares_kernel
-        held.runner = Runner(record.id, held.guest, self._spool, self._exits, oom_kills, kernel_of_its_own=own)
-        return held.runner
-
-    async def _watch(self, held: _Held, record: Record, connection: Connection) -> None:
-        """Wait for the sandbox's death. A connection that breaks without one is opened anew."""
-        dead = asyncio.ensure_future(self._parts.runtime.wait_dead(record.id))
-        try:
-            while True:
-                ended = asyncio.ensure_future(connection.wait_ended())
-                await asyncio.wait((dead, ended), return_when=asyncio.FIRST_COMPLETED)
-                ended.cancel()
-                if not dead.done() and not isinstance(connection.error, ProtocolError):
-                    await asyncio.wait((dead,), timeout=CAUSE_GRACE_S)
-                if dead.done() or connection.error is None:
-                    cause, detail = dead.result(), ""
-                    break
-                again = await self._again(held, record, connection.error)
-                if isinstance(again, str):
-                    cause, detail = Cause.RUNTIME_DIED, again
-                    break
-                connection = again
-        finally:
-            dead.cancel()
-        async with held.lock:
-            if held.record is record:  # else it was destroyed meanwhile
-                await self._bury(held, record, cause, detail)
-
-    async def _again(self, held: _Held, record: Record, error: SkerryError) -> Connection | str:
-        """The connection opened anew through a bridge, commands resumed; or why the sandbox is given up."""
-        if isinstance(error, ProtocolError):
-            return f"The daemon inside broke its protocol, so the sandbox was ended. {error.message}"
-        held.guest = held.runner = None
-
-        async def attempt() -> Connection:
-            connection = await steps.reconnect(self._parts, record)
-            try:
-                held.strangers = held.strangers or Strangers(record.spec.limits.processes)
-                await self._link(held, record, connection).resume(self._group, held.strangers)
-            except BaseException:
-                held.guest = held.runner = None
-                raise
-            return connection
-
-        back = await come_back(record.id, attempt, lambda: held.record is record, within_s=self.return_s)
-        return back if isinstance(back, Connection) else f"The daemon inside does not answer any more. {back.message}"
-
-    async def _bury(self, held: _Held, record: Record, cause: Cause, detail: str) -> None:
-        """Record a death, end what went on inside, free the compute. The files are kept until destroy."""
-        held.record = moved(record, Stage.DEAD, cause, detail)
-        try:
-            self._records.write(held.record)
-        except OSError as error:
-            log.error("a death could not be recorded; the next start finds it again", error=str(error))
-        log.warning("a sandbox died", sandbox_id=record.id, cause=cause, detail=detail)
-        self._drop(held, held.record, gone(held.record))
-        self.deaths.tell(held.record.observed())
-        await steps.release(self._parts, record.id)
-
-    def _drop(self, held: _Held, record: Record, error: SandboxGone) -> None:
-        """End all that goes on in a sandbox with `error`; its commands with an end that says why."""
-        if held.guest is not None:
-            held.guest.connection.abort(error)
-        held.guest = held.runner = None
-        end_all(record.id, self._spool, self._exits, oom=record.cause is Cause.OOM, detail=error.message)
 
     # -- before and after --------------------------------------------------------------------------------------
 
@@ -304,7 +287,7 @@ class Supervisor:
         records = self._records.load()
         turns = asyncio.Semaphore(ADOPTED_AT_ONCE)
         for record in records:
-            self._held[record.id] = _Held(record=record)
+            self._held[record.id] = Holding(record=record)
 
         async def one(record: Record) -> None:
             async with turns:
@@ -319,49 +302,35 @@ class Supervisor:
                 spawn(group, one(record), "adopt")
             for sandbox_id in found - {record.id for record in records}:
                 spawn(group, stray(sandbox_id), "remove a leftover")
-        end_orphans(self._spool, self._exits)
+        self.lives.end_orphans()
 
-    async def _settle(self, held: _Held, record: Record, has_files: bool) -> None:
+    async def _settle(self, held: Holding, record: Record, has_files: bool) -> None:
         """Find out what became of one sandbox."""
         held.users += 1
         try:
             async with held.lock:
-                if record.host_boot != self._boot and record.stage in (Stage.RUNNING, Stage.CREATING) and has_files:
-                    # A CREATING may be a RUNNING whose last line a power cut has taken: the files decide.
-                    await self._bury(held, record, Cause.HOST_RESTART, "The host was restarted; the files are kept.")
+                maybe_ran = (Stage.RUNNING, Stage.CREATING, Stage.RESUMING)
+                if record.host_boot != self._boot and record.stage in maybe_ran and has_files:
+                    # One being made may be a RUNNING whose last line a power cut has taken: the files decide.
+                    await self.lives.bury(
+                        held, record, Cause.HOST_RESTART, "The host was restarted; the files are kept."
+                    )
                 elif record.stage in (Stage.CREATING, Stage.DESTROYING):
                     await self._undo(held, record)
+                elif record.stage in (Stage.STOPPING, Stage.RESUMING):
+                    await self._put_down(held, record)
+                elif record.stage is Stage.STOPPED:
+                    if not has_files:
+                        await self._undo(held, record)
                 elif record.stage is Stage.DEAD:
                     await steps.release(self._parts, record.id)
                 elif not await self._parts.runtime.running(record.id):
                     cause = await self._parts.runtime.wait_dead(record.id)
-                    await self._bury(held, record, cause, "It died while the node was down.")
+                    await self.lives.bury(held, record, cause, "It died while the node was down.")
                 else:
-                    await self._readopt(held, record)
+                    await self.lives.readopt(held, record)
         finally:
             self._done_with(record.id, held)
-
-    async def _readopt(self, held: _Held, record: Record) -> None:
-        coming = self._group.create_task(self._again(held, record, Unavailable("The node was restarted.")))
-        if (await asyncio.wait((coming,), timeout=self.adopt_s))[0]:
-            await self._readopted(held, record, coming.result())
-        else:  # someone inside may hold the way shut: no other sandbox waits for that
-            take_up(self._spool, record.id)
-            spawn(self._group, self._readopt_later(held, record, coming), "adopt later")
-
-    async def _readopt_later(self, held: _Held, record: Record, coming: asyncio.Task[Connection | str]) -> None:
-        again = await coming
-        async with held.lock:
-            if held.record is record:
-                await self._readopted(held, record, again)
-            elif isinstance(again, Connection):
-                again.abort(Unavailable("The sandbox was destroyed meanwhile."))
-
-    async def _readopted(self, held: _Held, record: Record, again: Connection | str) -> None:
-        if isinstance(again, str):
-            await self._bury(held, record, Cause.RUNTIME_DIED, again)
-        else:
-            spawn(self._group, self._watch(held, record, again), "watch")
 
     async def tend(self) -> None:
         """Finish what could not be finished before: destroys that failed, and what appeared without a record.
@@ -370,32 +339,40 @@ class Supervisor:
         now and then; what is seen without a record twice in a row is removed.
         """
         for sandbox_id, held in list(self._held.items()):
-            if held.record is not None and held.record.stage is Stage.DESTROYING and not held.users:
-                await steps.try_removing(sandbox_id, self.destroy(sandbox_id))
+            if held.record is not None and not held.users:
+                if held.record.stage is Stage.DESTROYING:
+                    await steps.try_removing(sandbox_id, self.destroy(sandbox_id))
+                elif held.record.stage is Stage.STOPPING:
+                    await steps.try_removing(sandbox_id, self.stop(sandbox_id, held.record.spec.generation))
         strays = (await steps.leftovers(self._parts))[0] - self._held.keys()
         for sandbox_id in strays & self._strays:
             await steps.try_removing(sandbox_id, steps.remove(self._parts, sandbox_id))
         self._strays = strays
+        await self._parts.trees.tidy()
 
     async def quiet(self) -> None:
         """Return when nothing is being made or unmade, or after a while: the next start finishes the rest."""
         with suppress(TimeoutError):
             async with asyncio.timeout(15):
-                while any(held.users for held in self._held.values()):  # noqa: ASYNC110 - once, at the end
+                while self.works.busy or any(held.users for held in self._held.values()):  # noqa: ASYNC110 - once, at the end
                     await asyncio.sleep(0.01)
 
     async def stop_all(self) -> None:
         """End every sandbox's processes; the files are kept. For the end of the whole installation."""
         async with asyncio.TaskGroup() as group:
             for sandbox_id in list(self._held):
-                spawn(group, self._stop(sandbox_id), "stop")
+                spawn(group, self._end(sandbox_id), "end")
 
-    async def _stop(self, sandbox_id: SandboxId) -> None:
-        held = self._held[sandbox_id]
-        held.users += 1
-        try:
-            async with held.lock:
-                if held.record is not None and held.record.stage is Stage.RUNNING:
-                    await self._bury(held, held.record, Cause.HOST_RESTART, "Skerry was stopped; the files are kept.")
-        finally:
-            self._done_with(sandbox_id, held)
+    async def _end(self, sandbox_id: SandboxId) -> None:
+        async with self.locked(sandbox_id) as held:
+            if held.record is not None and held.record.stage is Stage.RUNNING:
+                why = "Skerry was stopped; the files are kept."
+                await self.lives.bury(held, held.record, Cause.HOST_RESTART, why)
+
+
+def _reason(error: BaseException) -> BaseException:
+    """Of all that went wrong in a create, what its caller is told."""
+    cause = root_cause(error, SkerryError)
+    if isinstance(cause, OSError):
+        return Refused(f"The host could not make the sandbox: {cause}. `skerry doctor` may tell more.")
+    return cause

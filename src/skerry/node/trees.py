@@ -3,6 +3,8 @@
 A tree is empty, hostile once a sandbox has had it, and removed as a whole. Blocking: call from a thread.
 """
 
+import ctypes
+import errno
 import os
 import subprocess
 import threading
@@ -13,6 +15,9 @@ from typing import Protocol
 
 from skerry.model.ids import SandboxId
 from skerry.node import btrfs, quota
+from skerry.node.tree_copy import copy_tree
+
+FLUSHING = ".flushing"  # ends the name of a copy that is there only while a tree is written out
 
 
 class Trees(Protocol):
@@ -20,16 +25,16 @@ class Trees(Protocol):
 
     disk_limit: str  # "simple-quota", "qgroup", "none"
 
-    def make(self, paths: list[Path], owner: str, limit_bytes: int) -> None:
-        """Make empty trees that may hold `limit_bytes` together, charged to `owner`.
+    def make(self, paths: list[Path], owner: str | None, limit_bytes: int | None) -> None:
+        """Make empty trees that may hold `limit_bytes` together, charged to `owner`. None: to nobody, without limit.
 
         Raises:
             OSError: One exists, or the pool is full.
         """
         ...
 
-    def limit(self, owner: str, limit_bytes: int) -> None:
-        """Change the limit. Where there is none, nothing happens."""
+    def limit(self, owner: str, limit_bytes: int | None) -> None:
+        """Change the limit; None: there is none. Where nothing can be limited, nothing happens."""
         ...
 
     def usage_bytes(self, paths: list[Path], owner: str) -> int: ...
@@ -42,8 +47,28 @@ class Trees(Protocol):
         """Whether the trees hold more than `most` files and directories together. Where that is not known: no."""
         ...
 
-    def remove(self, paths: list[Path], owner: str) -> None:
-        """Remove trees and their charge, whatever a sandbox left in them."""
+    def remove(self, paths: list[Path], owner: str | None) -> None:
+        """Remove trees, whatever a sandbox left in them, and their owner's charge. None: the charge stays as it is."""
+        ...
+
+    def copy(self, source: Path, path: Path, *, owner: str | None = None, sealed: bool = False) -> None:
+        """Make `path` a copy of the tree `source` as it is at one instant; what is written to it is `owner`'s charge.
+
+        Raises:
+            OSError: ENOENT where there is no source; the pool is full; the tree is beyond what can be copied here.
+        """
+        ...
+
+    def seal(self, path: Path, sealed: bool) -> None:
+        """Let nobody change a tree, or let it be changed again."""
+        ...
+
+    def flush(self, path: Path) -> None:
+        """Put all of a tree on the disk itself, whether it was synced by whoever wrote it or not."""
+        ...
+
+    def tidy(self) -> None:
+        """Let go of what could not go before. To be called at the start, and now and then."""
         ...
 
     def make_image(self, path: Path) -> None:
@@ -82,9 +107,9 @@ class BtrfsTrees:
         self._lock = threading.Lock()
         self._leftovers = _Leftovers()
 
-    def make(self, paths: list[Path], owner: str, limit_bytes: int) -> None:
+    def make(self, paths: list[Path], owner: str | None, limit_bytes: int | None) -> None:
         group = None
-        if self.disk_limit != "none":
+        if self.disk_limit != "none" and owner is not None:
             group = quota.group_of(owner)
             with btrfs.opened(self._pool) as fd:
                 quota.create(fd, group)
@@ -92,7 +117,7 @@ class BtrfsTrees:
         for path in paths:
             btrfs.create_subvolume(path, qgroup=group)
 
-    def limit(self, owner: str, limit_bytes: int) -> None:
+    def limit(self, owner: str, limit_bytes: int | None) -> None:
         if self.disk_limit != "none":
             with btrfs.opened(self._pool) as fd:
                 quota.limit(fd, quota.group_of(owner), limit_bytes, self.disk_limit)
@@ -123,12 +148,12 @@ class BtrfsTrees:
         with btrfs.opened(path) as fd:
             return btrfs.has_inode_from(fd, least)
 
-    def remove(self, paths: list[Path], owner: str) -> None:
+    def remove(self, paths: list[Path], owner: str | None) -> None:
         with self._lock:
             earlier, self._leftovers = self._leftovers, _Leftovers()
         with btrfs.opened(self._pool) as fd:
             # The group first: at its limit even a removal may see EDQUOT.
-            groups = quota.remove(fd, [*earlier.groups, quota.group_of(owner)])
+            groups = quota.remove(fd, [*earlier.groups, *([] if owner is None else [quota.group_of(owner)])])
             deleted = [number for path in paths for number in btrfs.delete_subvolume(path)]
             # A full file system lets subvolumes go first; what does not go even then is tried at the next removal.
             groups = quota.remove(fd, groups)
@@ -136,6 +161,37 @@ class BtrfsTrees:
         with self._lock:
             self._leftovers.groups += groups
             self._leftovers.subvolumes += subvolumes
+
+    def copy(self, source: Path, path: Path, *, owner: str | None = None, sealed: bool = False) -> None:
+        group = None if owner is None or self.disk_limit == "none" else quota.group_of(owner)
+        btrfs.snapshot(source, path, readonly=sealed, qgroup=group)
+
+    def seal(self, path: Path, sealed: bool) -> None:
+        btrfs.set_readonly(path, sealed)
+
+    def flush(self, path: Path) -> None:
+        # A snapshot writes out its source, and no more: syncfs would wait for what the neighbours write, too.
+        passing = path.with_name(path.name + FLUSHING)
+        btrfs.delete_subvolume(passing)
+        try:
+            btrfs.snapshot(path, passing, readonly=True)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            sync(path)
+        self.remove([passing], None)
+
+    def tidy(self) -> None:
+        if self.disk_limit == "none":
+            return
+        with self._lock:
+            earlier, self._leftovers = self._leftovers, _Leftovers()
+        with btrfs.opened(self._pool) as fd:
+            groups = quota.remove(fd, earlier.groups)
+            # Under simple quotas a deleted subvolume is charged for as long as a copy shares what it wrote.
+            quota.remove_stale(fd, sorted(quota.without_subvolume(fd)))
+        with self._lock:
+            self._leftovers.groups += groups
 
     def make_image(self, path: Path) -> None:
         with self._lock:
@@ -166,11 +222,11 @@ class PlainTrees:
 
     disk_limit = "none"
 
-    def make(self, paths: list[Path], owner: str, limit_bytes: int) -> None:
+    def make(self, paths: list[Path], owner: str | None, limit_bytes: int | None) -> None:
         for path in paths:
             path.mkdir(mode=0o755)
 
-    def limit(self, owner: str, limit_bytes: int) -> None:
+    def limit(self, owner: str, limit_bytes: int | None) -> None:
         return None
 
     def usage_bytes(self, paths: list[Path], owner: str) -> int:
@@ -182,9 +238,24 @@ class PlainTrees:
     def has_more_inodes(self, paths: list[Path], most: int) -> bool:
         return False
 
-    def remove(self, paths: list[Path], owner: str) -> None:
+    def remove(self, paths: list[Path], owner: str | None) -> None:
         for path in paths:
             remove_tree(path)
+            remove_tree(path.with_name(path.name + ".links"))  # of a copy that was broken off
+
+    def copy(self, source: Path, path: Path, *, owner: str | None = None, sealed: bool = False) -> None:
+        copy_tree(source, path)
+        if not source.is_dir():
+            raise FileNotFoundError(errno.ENOENT, "it went while it was copied", os.fspath(source))
+
+    def seal(self, path: Path, sealed: bool) -> None:
+        """Nothing to do: what is not mounted for a sandbox is changed by nobody."""
+
+    def flush(self, path: Path) -> None:
+        sync(path)
+
+    def tidy(self) -> None:
+        """Nothing is charged to anybody."""
 
     def make_image(self, path: Path) -> None:
         path.mkdir(mode=0o755)
@@ -194,6 +265,14 @@ class PlainTrees:
 
     def remove_image(self, path: Path) -> None:
         remove_tree(path)
+
+
+def sync(path: Path) -> None:
+    """Put all of the file system that `path` lies on on its disk."""
+    with btrfs.opened(path) as fd:
+        if ctypes.CDLL(None, use_errno=True).syncfs(fd) < 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), os.fspath(path))
 
 
 def disk_usage(path: Path) -> int:

@@ -5,23 +5,26 @@ there is `Unavailable`, and the next call finds it again.
 """
 
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from pathlib import Path
 
 from skerry.guest import shapes
 from skerry.model.capability import Capabilities, Health
+from skerry.model.capture import Archive, Held, Moved, Swept, Vault
 from skerry.model.command import CommandEvent, Exit
-from skerry.model.ids import CommandId, SandboxId
+from skerry.model.ids import ArchiveId, CommandId, SandboxId, TreeId
 from skerry.model.metrics import Metrics, Sample
 from skerry.model.sandbox import Observed, Placement, SandboxSpec
 from skerry.model.template import BuildProgress, TemplateState
 from skerry.providers.local_guest import LocalGuest, command_output
-from skerry.providers.node_client import ANSWER_S, NodeClient
+from skerry.providers.node_client import ANSWER_S, NodeCall, NodeClient
 from skerry.seams import Guest
 
 CREATE_S = 150.0  # longer than the node's own deadline, so that its answer is the one that is heard
 DESTROY_S = 150.0
+STOP_S = 300.0  # what was written and not yet on the disk has to go there first
 SHUTDOWN_S = 300.0
+MOVE_STALL_S = 3600.0  # an archive waits for its turn behind others, and says nothing meanwhile
 BUILD_STALL_S = 1800.0  # no step of a build may be silent for longer
 HEALTH_S = 5.0
 _IDS_AT_ONCE = 500
@@ -49,9 +52,49 @@ class LocalProvider:
     async def capabilities(self) -> Capabilities:
         return shapes.capabilities_from(await self._client.ask("capabilities", {}))
 
-    async def create(self, spec: SandboxSpec) -> Placement:
-        told = await self._client.ask("create", {"spec": shapes.spec_to(spec)}, deadline_s=CREATE_S)
+    async def create(self, spec: SandboxSpec, tree: TreeId | None = None) -> Placement:
+        told = await self._client.ask("create", {"spec": shapes.spec_to(spec), "tree": tree}, deadline_s=CREATE_S)
         return shapes.placement_from(told)
+
+    async def stop(self, sandbox_id: SandboxId, generation: int) -> None:
+        await self._client.ask("stop", {"sandbox": sandbox_id, "generation": generation}, deadline_s=STOP_S)
+
+    async def capture(self, sandbox_id: SandboxId, tree: TreeId) -> None:
+        await self._client.ask("capture", {"sandbox": sandbox_id, "tree": tree}, deadline_s=STOP_S)
+
+    async def archive(self, tree: TreeId, vault: Vault) -> AsyncIterator[Moved]:
+        async with await self._client.open("archive", {"tree": tree, "vault": shapes.vault_to(vault)}) as call:
+            async for moved in _moves(call):
+                yield moved
+
+    async def fetch(self, tree: TreeId, archive: Archive, vault: Vault) -> AsyncIterator[Moved]:
+        ask = {"tree": tree, "archive": shapes.archive_to(archive), "vault": shapes.vault_to(vault)}
+        async with await self._client.open("fetch", ask) as call:
+            async for moved in _moves(call):
+                yield moved
+
+    async def drop(self, tree: TreeId) -> None:
+        await self._client.ask("drop", {"tree": tree}, deadline_s=DESTROY_S)
+
+    async def trees(self) -> Sequence[Held]:
+        held: list[Held] = []
+        async with await self._client.open("trees", {}) as call:
+            while (told := await call.next(ANSWER_S)) is not None:
+                assert isinstance(told, dict)
+                held.append(shapes.held_from(told))
+            call.check()
+        return held
+
+    async def sweep(
+        self, vault: Vault, keep: Collection[ArchiveId], *, older_than_s: float, dry: bool = False
+    ) -> Swept:
+        ask = {"vault": shapes.vault_to(vault), "count": len(keep), "older_than_s": older_than_s, "dry": dry}
+        async with await self._client.open("sweep", ask) as call:
+            ids = sorted(keep)
+            for at in range(0, len(ids), _IDS_AT_ONCE):
+                await call.send("".join(f"{one}\n" for one in ids[at : at + _IDS_AT_ONCE]).encode())
+            await call.send_eof()
+            return shapes.swept_from(await call.result(MOVE_STALL_S))
 
     async def destroy(self, sandbox_id: SandboxId) -> None:
         await self._client.ask("destroy", {"sandbox": sandbox_id}, deadline_s=DESTROY_S)
@@ -113,3 +156,10 @@ class LocalProvider:
                 assert isinstance(told, dict)
                 yield shapes.progress_from(told)
             call.check()
+
+
+async def _moves(call: NodeCall) -> AsyncIterator[Moved]:
+    while (told := await call.next(MOVE_STALL_S)) is not None:
+        assert isinstance(told, dict)
+        yield shapes.moved_from(told)
+    call.check()

@@ -5,65 +5,25 @@ deadline.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import cast
 
 import pytest
 
-from skerry.model.command import CommandEvent, ExecSpec, Exit, Output
+from skerry.model.command import CommandEvent, ExecSpec, Output
 from skerry.model.errors import Conflict, NotFound, SandboxGone
 from skerry.model.ids import CommandId, SandboxId, new_command_id, new_sandbox_id
-from skerry.model.sandbox import Limits, NetworkMode, Observed, SandboxSpec
+from skerry.model.sandbox import Observed
 from skerry.model.template import TemplateStatus
-from skerry.seams import Provider
+from skerry.testing.provider_trees import TreesSuite
+from skerry.testing.provider_world import DEADLINE_S, World, read, spec_for, started
 
-DEADLINE_S = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """A provider that holds no sandbox, a template that is ready, and a way to make a sandbox die from outside."""
-
-    provider: Provider
-    template: str
-    die: Callable[[SandboxId], Awaitable[None]]
+__all__ = ["ProviderSuite", "World"]
 
 
-def spec_for(world: World, **changes: object) -> SandboxSpec:
-    """A small sandbox without a network."""
-    spec = SandboxSpec(
-        id=new_sandbox_id(),
-        generation=1,
-        template=world.template,
-        limits=Limits(memory_mb=256, disk_mb=512),
-        network_mode=NetworkMode.NONE,
-        hostname="suite",
-    )
-    return replace(spec, **changes)  # type: ignore[arg-type]
-
-
-async def started(world: World, sandbox_id: SandboxId, shell: str) -> CommandId:
-    command = ExecSpec(id=new_command_id(), shell=shell)
-    async with asyncio.timeout(DEADLINE_S):
-        await world.provider.guest(sandbox_id).exec(command)
-    return command.id
-
-
-async def read(events: object) -> tuple[bytes, Exit | None]:
-    """All output and the end, if one was told."""
-    said, end = b"", None
-    async with asyncio.timeout(DEADLINE_S), aclosing(cast(AsyncGenerator[CommandEvent], events)) as following:
-        async for event in following:
-            if isinstance(event, Output):
-                said += event.data
-            elif isinstance(event, Exit):
-                end = event
-    return said, end
-
-
-class ProviderSuite:
+class ProviderSuite(TreesSuite):
     """See the module."""
 
     async def test_it_says_what_it_can_do(self, world: World) -> None:

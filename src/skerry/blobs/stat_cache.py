@@ -1,0 +1,110 @@
+"""Which chunks a file had when it was last seen, by inode: an archive then reads only what changed.
+
+A hint and no more. A file counts as unchanged only if size, times and inode are what they were, and if its change time
+lies well before the moment at which the tree was captured: a later write may have had the same time. A cache that is
+damaged, cut off, or of another vault is as good as none.
+"""
+
+import os
+import struct
+from contextlib import suppress
+from pathlib import Path
+
+from blake3 import blake3
+
+from skerry.blobs.keys import Keys
+
+RACY_NS = 1_000_000_000
+
+_MAGIC = b"SKERSC\x01\x00"
+_RECORD = struct.Struct("<QQqqII")  # inode, size, mtime, ctime, length of the attributes, length of these and content
+_SUM_BYTES = 32
+_MOST_A_FILE = 1 << 24  # a file of about 100 GB; a larger one is read again
+_FLUSH = 1 << 20
+
+
+class StatCache:
+    """What was written by a StatCacheWriter. Memory: the file, mapped, and two integers a file."""
+
+    def __init__(self, data: bytes, places: dict[int, int]) -> None:
+        self._data = data
+        self._places = places
+
+    def tail(self, status: os.stat_result) -> tuple[int, bytes] | None:
+        """The attributes' length, and attributes and content, as the manifest has them. None: it has to be read."""
+        at = self._places.get(status.st_ino)
+        if at is None:
+            return None
+        inode, size, mtime, ctime, xattr_len, length = _RECORD.unpack_from(self._data, at)
+        if (inode, size, mtime, ctime) != (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns):
+            return None
+        at += _RECORD.size
+        return xattr_len, self._data[at : at + length]
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+def load(path: Path, keys: Keys) -> StatCache:
+    """The cache at `path`; an empty one where there is none to rely on."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return StatCache(b"", {})
+    head = _MAGIC + keys.cache_seal
+    end = len(data) - _SUM_BYTES
+    if end < len(head) or not data.startswith(head) or blake3(memoryview(data)[:end]).digest() != data[end:]:
+        return StatCache(b"", {})
+    places: dict[int, int] = {}
+    at = len(head)
+    unpack, step = _RECORD.unpack_from, _RECORD.size
+    while at < end:
+        inode, _, _, _, _, length = unpack(data, at)
+        places[inode] = at
+        at += step + length
+    return StatCache(data, places)
+
+
+class StatCacheWriter:
+    """Writes a cache beside the one that is there; `commit` puts it in its place. For one that is left: `discard`."""
+
+    def __init__(self, path: Path, keys: Keys, *, trusted_before_ns: int) -> None:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._path = path
+        self._unfinished = path.with_name(f".{os.urandom(8).hex()}.unfinished")
+        self._file = self._unfinished.open("wb")
+        self._sum = blake3()
+        self._buffer = bytearray(_MAGIC + keys.cache_seal)
+        self._trusted_before_ns = trusted_before_ns
+
+    def add(self, status: os.stat_result, xattr_len: int, tail: bytes) -> None:
+        odd = not -(1 << 63) <= status.st_mtime_ns < 1 << 63  # a sandbox may set any
+        if odd or status.st_ctime_ns >= self._trusted_before_ns or len(tail) > _MOST_A_FILE:
+            return
+        self._buffer += _RECORD.pack(
+            status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, xattr_len, len(tail)
+        )
+        self._buffer += tail
+        if len(self._buffer) >= _FLUSH:
+            self._flush()
+
+    def commit(self) -> None:
+        self._flush()
+        self._file.write(self._sum.digest())
+        self._file.close()
+        self._unfinished.replace(self._path)
+
+    def discard(self) -> None:
+        """Safe to call at any time, also after `commit`."""
+        self._file.close()
+        with suppress(OSError):
+            self._unfinished.unlink()
+
+    def _flush(self) -> None:
+        self._sum.update(bytes(self._buffer))
+        self._file.write(self._buffer)
+        self._buffer.clear()
+
+
+def cache_path(cache_dir: Path, name: str) -> Path:
+    return cache_dir / "stat" / name
