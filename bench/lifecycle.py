@@ -55,13 +55,13 @@ def archives(server: BenchServer) -> Iterator[Row]:
         idle = _neighbour(client, lambda: time.sleep(4))
         first: list[float] = []
         busy = _neighbour(client, lambda: first.append(_seconds(lambda: box.stop(wait=600))))
-        archive = box.refresh().archive
+        archive = box.refresh().info.archive
         assert archive is not None
         size_mb = archive.size_bytes / MB
         box.resume()
         box.commands.run("for n in $(seq 50); do head -c 20000 /dev/urandom > tree/$n/changed; done")
         second = _seconds(lambda: box.stop(wait=600))
-        again = box.refresh().archive
+        again = box.refresh().info.archive
         assert again is not None
         restores: list[float] = []
         for _ in range(3):
@@ -82,7 +82,7 @@ def archives(server: BenchServer) -> Iterator[Row]:
 
 def _filled(client: Skerry, count: int) -> Sandbox:
     box = client.create(TEMPLATE, disk_mb=4096, memory_mb=1024)
-    result = box.commands.run(["python3", "-"], stdin=FILL.format(count=count).encode(), timeout_s=600)
+    result = box.commands.run(["python3", "-"], stdin=FILL.format(count=count), timeout_s=600)
     assert result.exit_code == 0, result.stderr
     return box
 

@@ -10,7 +10,7 @@ import pytest
 from acceptance.marks import on_both
 from acceptance.servers import Server, eventually
 
-from skerry import Conflict, NotFound, Sandbox, Skerry, SkerryError
+from skerry import CommandResult, Conflict, Invalid, NotFound, Sandbox, SandboxGone, Skerry, SkerryError
 from skerry.model.ids import TreeId
 from skerry.providers.local import LocalProvider
 
@@ -93,7 +93,7 @@ for top, names, files in os.walk(b"/workspace/odd"):
 
 
 def python(box: Sandbox, program: str, timeout_s: int = 120) -> str:
-    result = box.commands.run(["python3", "-"], stdin=program.encode(), timeout_s=timeout_s)
+    result = box.commands.run(["python3", "-"], stdin=program, timeout_s=timeout_s)
     assert result.exit_code == 0, result.stderr
     return result.stdout
 
@@ -134,15 +134,18 @@ def test_f8_twenty_stops_each_with_a_file_half_by_idleness_and_nothing_is_lost(c
 
 
 @on_both
-def test_every_kind_of_file_comes_back_exact_from_the_object_store(client: Skerry, server: Server) -> None:
+def test_every_kind_of_file_comes_back_exact_from_the_object_store(
+    client: Skerry, server: Server, runtime: str
+) -> None:
     with client.create("python") as box:
         python(box, ODD_TREE)
         before = python(box, DESCRIBE)
         assert before.count("\n") > 25
         box.stop()
-        archive = box.refresh().archive
+        archive = box.refresh().info.archive
         assert archive is not None
-        assert archive.skipped == 2
+        # gVisor keeps sockets and FIFOs to itself: they are no files of the host.
+        assert archive.skipped == (0 if runtime == "runsc" else 2)
         forget_on_the_node(server, box)
         box.resume()
         assert python(box, DESCRIBE) == before
@@ -227,13 +230,17 @@ def test_f6_many_clients_at_once_get_consistent_answers(client: Skerry, server: 
     with client.create("python") as box:
         box.files.write("/workspace/kept", b"1")
 
+        def reads(result: CommandResult) -> bool:
+            # It may have been ended by a stop with force.
+            return result.stdout == "1" or result.reason == "sandbox_gone"
+
         def one(seed: int) -> list[str]:
             chance, wrong = random.Random(seed), []
             acts: list[Callable[[Sandbox], object]] = [
                 lambda b: b.stop(wait=False),
                 lambda b: b.stop(force=True),
                 lambda b: b.resume(),
-                lambda b: b.commands.run("cat kept").stdout == "1" or wrong.append("lost"),
+                lambda b: reads(b.commands.run("cat kept")) or wrong.append("lost"),
                 lambda b: b.files.read("/workspace/kept") == b"1" or wrong.append("lost"),
                 lambda b: b.refresh(),
             ]
@@ -245,6 +252,8 @@ def test_f6_many_clients_at_once_get_consistent_answers(client: Skerry, server: 
                     except Conflict as error:
                         if not error.code.startswith("sandbox_"):
                             wrong.append(repr(error))
+                    except SandboxGone:
+                        pass  # a stop with force has cut it off
                     except SkerryError as error:
                         wrong.append(repr(error))
             return wrong
@@ -271,7 +280,7 @@ def test_f26_f27_copies_of_what_is_being_written_are_of_one_instant(client: Sker
     with client.create("python", startup_command="", metadata={"kind": "source"}, env={"WHO": "me"}) as box:
         box.files.write("/workspace/w.py", WRITER.encode())
         writing = box.commands.start("exec python3 w.py")
-        eventually("it writes", lambda: int(box.files.read("/workspace/b") or b"0") > 3)
+        eventually("it writes", lambda: box.files.exists("/workspace/b") and int(box.files.read("/workspace/b")) > 3)
         snapshot = box.snapshot(name="while writing")
         copies = [copy for copy in box.forks(8) if isinstance(copy, Sandbox)]
         assert len(copies) == 8
@@ -336,9 +345,8 @@ def test_f23_restore_from_takes_the_files_of_a_stopped_or_a_live_sandbox(client:
         with client.create("python", restore_from=source.id) as copy:
             assert copy.files.read("/workspace/kept") == b"1"
         assert source.refresh().status == "stopped"
-        with pytest.raises(SkerryError) as caught:
+        with pytest.raises(Invalid):
             client.create("python", restore_from=source.id, snapshot_id="snap_" + "0" * 20)
-        assert caught.value.status == 400  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @on_both
@@ -370,16 +378,16 @@ def test_f14_f15_f16_f17_startups_run_on_each_way_up(client: Skerry) -> None:
 @on_both
 def test_f19_what_works_is_not_reclaimed_and_the_api_says_so(client: Skerry) -> None:
     with client.create("python", idle_timeout_s=2) as box:
-        told = box.refresh()
+        told = box.refresh().info
         assert told.reclaim_at is not None
         assert told.kept_awake_by == []
         working = box.commands.start("sleep 12")
         time.sleep(8)
-        told = box.refresh()
+        told = box.refresh().info
         assert told.status == "active"
         assert told.reclaim_at is None
         assert told.kept_awake_by
         working.kill()
         eventually("then it is", lambda: status(box) == "stopped", within_s=30, every_s=0.2)
     with client.create("python", idle_timeout_s=0) as box:
-        assert box.refresh().reclaim_at is None
+        assert box.refresh().info.reclaim_at is None

@@ -49,7 +49,7 @@ async def decide(deps: Deps, account_id: AccountId, wanted: NewSandbox) -> Decid
     """Raises Invalid for what this server or the machine cannot give; the field is named."""
     if wanted.restore_from is not None and wanted.snapshot_id is not None:
         raise Invalid("'restore_from' and 'snapshot_id' exclude each other: give one.", field="restore_from")
-    check_env(wanted.env)
+    await _check(deps, wanted)
     if wanted.snapshot_id is not None:
         snapshot = await _snapshot(deps, account_id, wanted.snapshot_id)
         sandbox = await _record(deps, account_id, _with(wanted, snapshot))
@@ -116,15 +116,21 @@ def _with(wanted: NewSandbox, snapshot: Snapshot) -> NewSandbox:
     )
 
 
-async def _record(deps: Deps, account_id: AccountId, wanted: NewSandbox) -> Sandbox:
+async def _check(deps: Deps, wanted: NewSandbox) -> None:
+    """What the client itself has asked for: what it takes from a snapshot was in force once."""
     config = deps.config
-    template = wanted.template or config.default_template
+    check_env(wanted.env)
     _at_most("memory_mb", wanted.memory_mb, config.max_memory_mb)
     _at_most("disk_mb", wanted.disk_mb, config.pool_mb)
     _at_most("timeout_seconds", wanted.timeout_s, config.max_command_timeout_s)
+    await _check_host(deps, wanted)
+
+
+async def _record(deps: Deps, account_id: AccountId, wanted: NewSandbox) -> Sandbox:
+    config = deps.config
+    template = wanted.template or config.default_template
     if wanted.startup_command:
         sizes.check_startup(wanted.startup_command, wanted.env)
-    await _check_host(deps, wanted)
     await templates.check(deps, template)
     account = await deps.store.get_account(account_id)
     now = deps.clock.now()
