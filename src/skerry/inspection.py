@@ -96,6 +96,18 @@ def pool_probe(config: Config) -> tuple[Probe, dict[str, object] | None]:
     return Probe("pool", enough, detail, "Destroy sandboxes, free disk space, or raise pool_mb."), told
 
 
+async def store_probe(config: Config) -> Probe:
+    """Where the files of stopped sandboxes lie, and whether an object goes there and comes back. A directory that is
+    not there yet is left so.
+    """
+    from skerry.node.object_store import NAME, storage_probe
+
+    kind, _, place = config.archive_place.partition("://")
+    if kind == "file" and not Path(place).exists():
+        return Probe(NAME, True, f"{config.archive_place}: not made yet; the first stop makes it", required=False)
+    return await storage_probe(config)
+
+
 def _program_probe(name: str, package: str) -> Probe:
     path = shutil.which(name)
     return Probe(name, path is not None, path or f"{name} is not installed", f"apt-get install {package}")

@@ -28,6 +28,8 @@ def servers() -> Iterator[Callable[[str], Server]]:
             with server.client() as client:
                 for box in client.list():  # what an earlier session left
                     box.destroy()
+                for snapshot in client.snapshots.list():
+                    snapshot.delete()
                 for _ in client.templates.build("python"):
                     pass
         return running[runtime]

@@ -62,7 +62,7 @@ def examine() -> Report:
 
     from skerry import instance
     from skerry.cli.server_probes import server_probes
-    from skerry.inspection import host_probes, idle_probes, pool_probe
+    from skerry.inspection import host_probes, idle_probes, pool_probe, store_probe
 
     here, settings = _settings()
     pid = instance.running_pid(here)
@@ -73,8 +73,9 @@ def examine() -> Report:
     else:
         answers, server, here = server_probes(here, pid)
         rest = []
+    store = asyncio.run(store_probe(here))
     host = asyncio.run(host_probes(here))
-    return Report(here.runtime, [*settings, *answers, pool, *rest, *host], server, pool_told)
+    return Report(here.runtime, [*settings, *answers, pool, store, *rest, *host], server, pool_told)
 
 
 def _settings() -> "tuple[Config, list[Probe]]":

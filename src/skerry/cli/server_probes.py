@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 ANSWER_S = 10.0
 MEMORY_MB = 128
+LOOKED_AT_ANEW = ("pool", "object store")  # by whoever puts these beside what the server says
 
 
 def server_probes(here: "Config", pid: int) -> "tuple[list[Probe], dict[str, Any], Config]":
@@ -57,17 +58,10 @@ def _answers(server: "Skerry", pid: int, url: str, told: dict[str, Any]) -> list
     up = Probe("server", True, f"process {pid} at {url}, on {has.runtime} {has.runtime_version}, {kernel}")
     made = _create(server)
     told["create"] = {"ok": made.ok, "detail": made.detail}
-    # What it found at its start. The pool is looked at anew, and all that it needs is proved by the sandbox it makes.
-    rest = [Probe(one.name, one.ok, one.detail, one.remedy, required=False) for one in has.probes if one.name != "pool"]
-    return [up, made, _storage(has.storage), *rest]
-
-
-def _storage(where: str) -> Probe:
-    """Where the files of stopped sandboxes lie. Without it nothing is wrong, but it should be known."""
-    if where:
-        return Probe("storage", True, f"files of stopped sandboxes and snapshots: {where}", required=False)
-    detail = "none: nothing can be stopped, and idle sandboxes are destroyed"
-    return Probe("storage", False, detail, "Set archive_url, then `skerry up`.", required=False)
+    # What it found at its start. All that it needs is proved by the sandbox it makes.
+    told_then = [one for one in has.probes if one.name not in LOOKED_AT_ANEW]
+    rest = [Probe(one.name, one.ok, one.detail, one.remedy, required=False) for one in told_then]
+    return [up, made, *rest]
 
 
 def _create(server: "Skerry") -> Probe:

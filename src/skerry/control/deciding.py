@@ -110,7 +110,7 @@ def _with(wanted: NewSandbox, snapshot: Snapshot) -> NewSandbox:
         disk_mb=disk_mb,
         timeout_s=wanted.timeout_s or snapshot.timeout_s,
         network_mode=wanted.network_mode or snapshot.network_mode,
-        env=wanted.env or snapshot.env,
+        env=wanted.env or dict(snapshot.env),
         startup_command=startup,
         idle_timeout_s=snapshot.idle_timeout_s if wanted.idle_timeout_s is None else wanted.idle_timeout_s,
     )

@@ -60,6 +60,8 @@ async def fork(
 
 
 async def _fork(deps: Deps, wanted: _Wanted) -> list[Sandbox | SkerryError]:
+    if wanted.once is not None:
+        await deps.store.find_request(wanted.account_id, wanted.once)  # another request's key: before any copy is made
     instant = _Instant(deps, wanted)
     gate = asyncio.Semaphore(_AT_ONCE)
 
@@ -87,8 +89,9 @@ async def _copy(deps: Deps, wanted: _Wanted, instant: "_Instant", number: int) -
 
     if wanted.once is None:
         return await making.make(deps, decide)
-    # No header of a request holds a line's end: so no client's key is like that of a copy.
-    own = wanted.once if wanted.count == 1 else replace(wanted.once, key=f"{wanted.once.key}\n{number}")
+    # The first one has the client's key itself. No header of a request holds a line's end: so no client's key is like
+    # that of a later one.
+    own = wanted.once if number == 0 else replace(wanted.once, key=f"{wanted.once.key}\n{number}")
     return await making.make_once(deps, wanted.account_id, decide, own)
 
 

@@ -11,7 +11,7 @@ from skerry.model.errors import SkerryError
 from skerry.node.tree_keeper import ARCHIVES_AT_ONCE, FETCHES_AT_ONCE
 
 PROBE_S = 5.0
-_NAME = "object store"
+NAME = "object store"
 
 
 def open_archiver(config: Config) -> Archiver:
@@ -32,7 +32,7 @@ async def storage_probe(config: Config) -> Probe:
     """Put a small object, get it back, delete it. Never raises, and ends in a few seconds."""
     where = config.archive_place
     if not where:
-        return Probe(_NAME, True, "archive_url is 'none': archives are kept nowhere", required=False)
+        return Probe(NAME, True, "archive_url is 'none': archives are kept nowhere", required=False)
     key, data = f"probe/{secrets.token_hex(8)}", secrets.token_bytes(16)
     try:
         async with asyncio.timeout(PROBE_S):
@@ -51,7 +51,7 @@ async def storage_probe(config: Config) -> Probe:
         return _failed(f"{where} did not answer within {PROBE_S:g} s")
     except (SkerryError, OSError) as error:
         return _failed(f"{where}: {error}")
-    return Probe(_NAME, True, f"{where}: an object was put, read and deleted", required=False)
+    return Probe(NAME, True, f"{where}: an object was put, read and deleted", required=False)
 
 
 def _failed(detail: str) -> Probe:
@@ -59,4 +59,4 @@ def _failed(detail: str) -> Probe:
         "Check archive_url, archive_endpoint and the keys, and that the store answers from this host. Until then "
         "stopped sandboxes keep their files on this node, and storing them is tried again."
     )
-    return Probe(_NAME, False, detail, remedy, required=False)
+    return Probe(NAME, False, detail, remedy, required=False)
