@@ -40,6 +40,18 @@ class TestFiles(BlobsSuite):
         await blobs.put("v/a", b"2", create_only=True)
         assert os.listdir(tmp_path / "new/store/.unfinished") == []
 
+    @pytest.mark.parametrize("place", ["nothing", "a file"])
+    async def test_a_directory_that_went_away_has_lost_nothing_and_is_unavailable(
+        self, tmp_path: Path, blobs: Blobs, place: str
+    ) -> None:
+        await blobs.put("v/a", b"1")
+        store, aside = tmp_path / "new/store", tmp_path / "new/aside"
+        store.rename(aside)
+        if place == "a file":
+            store.touch()
+        with pytest.raises(Unavailable, match="cannot be read"):
+            await blobs.get("v/a")
+
     async def test_a_directory_that_cannot_be_made_is_unavailable(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         with pytest.raises(Unavailable, match="cannot be written"):

@@ -129,6 +129,18 @@ class Archiver:
         with suppress(FileNotFoundError):
             await asyncio.to_thread(path.unlink)
 
+    async def remembered(self) -> set[str]:
+        """The names under which trees are remembered."""
+        directory = cache_path(self._cache_dir, "x").parent
+
+        def look() -> set[str]:
+            return {entry.name for entry in directory.iterdir() if _CACHE_NAME.fullmatch(entry.name)}
+
+        try:
+            return await asyncio.to_thread(look)
+        except FileNotFoundError:
+            return set()
+
     def _job(self, verb: Any, vault: Vault, **more: Any) -> Job:
         if not is_id(vault.id, "vlt"):
             raise Invalid(f"{vault.id!r} is not the id of a vault.")
