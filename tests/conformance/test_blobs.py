@@ -6,7 +6,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from conformance.weed_process import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server
+from conformance.weed_process import ACCESS_KEY, BUCKET, SECRET_KEY, Weed
 
 from skerry.blobs.store import open_blobs
 from skerry.model.errors import Invalid, Unavailable
@@ -15,7 +15,7 @@ from skerry.testing.blobs_suite import BlobsSuite
 from skerry.testing.memory_blobs import MemoryBlobs
 
 
-def s3_blobs(server: S3Server, prefix: str, secret: str = SECRET_KEY) -> Blobs:
+def s3_blobs(server: Weed, prefix: str, secret: str = SECRET_KEY) -> Blobs:
     return open_blobs(f"s3://{BUCKET}/{prefix}", server.endpoint, "us-east-1", ACCESS_KEY, secret)
 
 
@@ -60,10 +60,10 @@ class TestFiles(BlobsSuite):
 
 class TestS3(BlobsSuite):
     @pytest.fixture
-    def blobs(self, s3: S3Server) -> Blobs:
+    def blobs(self, s3: Weed) -> Blobs:
         return s3_blobs(s3, f"some/{uuid4().hex}")
 
-    async def test_a_wrong_key_is_told_without_telling_keys(self, s3: S3Server) -> None:
+    async def test_a_wrong_key_is_told_without_telling_keys(self, s3: Weed) -> None:
         blobs = s3_blobs(s3, "some", "a-wrong-secret-key")
         with pytest.raises(Unavailable) as caught:
             await blobs.put("v/a", b"1")
