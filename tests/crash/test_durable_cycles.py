@@ -68,6 +68,7 @@ def test_x2_a_thousand_stops_and_resumes_leave_nothing(crash: CrashServer) -> No
     sweep(crash.config)
     assert stored_bytes(crash.config) == 0
     archive = crash.config.home / "archive"
-    assert [path for path in archive.rglob("*") if path.is_file()] == []
+    # What broken-off writes left there is swept when it is an hour old.
+    assert [path for path in archive.rglob("*") if path.is_file() and path.parent.name != ".unfinished"] == []
     # Those of subvolumes go when the kernel has cleaned up after them, and the node comes by.
     eventually("no group is left", lambda: not groups_without_subvolume(crash), within_s=100, every_s=0.5)

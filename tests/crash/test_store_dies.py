@@ -83,6 +83,16 @@ def digest(box: Sandbox) -> str:
     return box.commands.run("md5sum large").check().stdout
 
 
+def under_way(client: Skerry, box: Sandbox) -> None:
+    """An archive yields to all else that the machine does: it may take a while until it has begun."""
+
+    def moves() -> bool:
+        progress = client.get(box.id).info.progress
+        return progress is not None and progress.done_bytes > 0
+
+    eventually("it is under way", moves, within_s=BACK_S)
+
+
 def test_a_stop_says_that_its_files_wait_for_the_store_and_is_done_when_it_is_back(place: Place, client: Skerry) -> None:
     box = client.create()
     box.files.write("kept", CONTENT)
@@ -150,7 +160,7 @@ def test_a_store_that_dies_in_the_middle_of_an_archive_gets_all_of_it_later(plac
     box = client.create()
     before = large(box)
     box.stop(wait=False)
-    eventually("it is under way", lambda: (p := box.refresh().info.progress) is not None and p.done_bytes)
+    under_way(client, box)
     place.store.die()
     eventually("it is told", lambda: box.refresh().info.message, within_s=BACK_S)
     assert box.status == "stopping"
@@ -166,7 +176,7 @@ def test_a_store_that_dies_in_the_middle_of_a_restore_has_lost_nothing(place: Pl
     box.stop()
     drop(place.server, box.id)
     with calling(box.resume) as call:
-        eventually("it is under way", lambda: (p := client.get(box.id).info.progress) is not None and p.done_bytes)
+        under_way(client, box)
         place.store.die()
     assert call.told is not None
     assert isinstance(call.told.error, Unavailable), call.told
