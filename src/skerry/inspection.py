@@ -103,7 +103,7 @@ async def store_probe(config: Config) -> Probe:
     from skerry.node.object_store import NAME, storage_probe
 
     kind, _, place = config.archive_place.partition("://")
-    if kind == "file" and not Path(place).exists():
+    if kind == "file" and not await asyncio.to_thread(Path(place).exists):
         return Probe(NAME, True, f"{config.archive_place}: not made yet; the first stop makes it", required=False)
     return await storage_probe(config)
 
