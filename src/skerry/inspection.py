@@ -3,6 +3,7 @@
 Everything is tried by doing, in places of its own: a server that runs is never touched.
 """
 
+import asyncio
 import os
 import shutil
 import tempfile
