@@ -11,7 +11,7 @@ import pytest
 import uvicorn
 from websockets.asyncio.client import connect
 
-from skerry.api.http import HEAD_BYTES, HttpProtocol
+from skerry.api.http import HEAD_BYTES, HttpProtocol, OnePiece
 from skerry.api.websocket import WebSocketProtocol
 
 from .conftest import Server
@@ -170,3 +170,84 @@ async def test_an_open_websocket_and_a_connection_in_use_are_no_trickle() -> Non
         await socket.send("still there")
         assert await socket.recv() == "still there"
         writer.close()
+
+
+# -- answers that leave whole ------------------------------------------------------------------------------------------
+
+HEAD_OF_TWO = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
+
+
+class Sent:
+    """A transport that keeps what it is given to write, call by call."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        self.closed = False
+
+    def write(self, data: bytes) -> None:
+        assert not self.closed
+        self.written.append(data)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def one_piece() -> tuple[OnePiece, Sent]:
+    sent = Sent()
+    return OnePiece(sent), sent  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def test_a_small_answer_leaves_whole() -> None:
+    shown, sent = one_piece()
+    shown.write(HEAD_OF_TWO)
+    assert sent.written == []
+    shown.write(b"{}")
+    assert sent.written == [HEAD_OF_TWO + b"{}"]
+
+
+def test_an_empty_body_lets_the_head_go() -> None:
+    shown, sent = one_piece()
+    head = b"HTTP/1.1 201 Created\r\ncontent-length: 0\r\n\r\n"
+    shown.write(head)
+    shown.write(b"")
+    assert sent.written == [head]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 104857600\r\n\r\n",
+        b"HTTP/1.1 204 No Content\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\n",
+    ],
+)
+def test_every_other_head_leaves_at_once(head: bytes) -> None:
+    shown, sent = one_piece()
+    shown.write(head)
+    assert sent.written == [head]
+
+
+def test_a_body_that_looks_like_a_head_waits_for_nothing() -> None:
+    shown, sent = one_piece()
+    shown.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+    shown.write(HEAD_OF_TWO)
+    assert sent.written[1:] == [HEAD_OF_TWO]
+
+
+def test_an_answer_that_breaks_off_shows_its_head() -> None:
+    shown, sent = one_piece()
+    shown.write(HEAD_OF_TWO)
+    shown.close()
+    assert sent.written == [HEAD_OF_TWO] and sent.closed
+
+
+def test_the_head_alone_is_answered(http: httpx2.Client, server: Server) -> None:
+    with socket.create_connection((httpx2.URL(server.url).host, httpx2.URL(server.url).port or 0), 10) as raw:
+        raw.sendall(b"HEAD /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert raw.recv(65_536).startswith(b"HTTP/1.1 ")
+        raw.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        received = b""
+        while piece := raw.recv(65_536):
+            received += piece
+        assert received.count(b"HTTP/1.1 200") == 1

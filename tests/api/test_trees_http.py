@@ -167,8 +167,34 @@ def test_a_watcher_that_leaves_is_forgotten(server: Server, http: httpx2.Client,
         events = read_events(answer.iter_lines())  # held: dropping it would end the connection
         assert next(events)[0] == "watching"
         assert len(watchers) == 1
+        assert server.deps.uses.in_use(SandboxId(sandbox))
     deadline = time.monotonic() + 10
-    while watchers:
+    while watchers or server.deps.uses.in_use(SandboxId(sandbox)):
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.01)
+
+
+def test_f19_a_sandbox_is_in_use_while_files_go_up_or_come_down(
+    server: Server, http: httpx2.Client, base: str, sandbox: str
+) -> None:
+    def pieces() -> Iterator[bytes]:
+        yield bytes(300_000)
+        deadline = time.monotonic() + 10
+        while not server.deps.uses.in_use(SandboxId(sandbox)):
+            assert time.monotonic() < deadline
+            threading.Event().wait(0.01)
+        yield bytes(300_000)
+
+    raw = f"{base}/raw"
+    assert http.put(raw, params={"path": "large"}, content=pieces()).status_code == 200
+    assert not server.deps.uses.in_use(SandboxId(sandbox))
+    for path, url in (("large", raw), (".", f"{base}/tar")):
+        with http.stream("GET", url, params={"path": path}) as answer:
+            assert answer.status_code == 200
+            for _ in answer.iter_raw():
+                pass
+    deadline = time.monotonic() + 10
+    while server.deps.uses.in_use(SandboxId(sandbox)):
         assert time.monotonic() < deadline
         threading.Event().wait(0.01)
 

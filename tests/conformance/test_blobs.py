@@ -2,24 +2,17 @@
 # ruff: noqa: PTH208 - names, not paths
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from conformance.weed_process import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server, s3_server
+from conformance.weed_process import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server
 
 from skerry.blobs.store import open_blobs
 from skerry.model.errors import Invalid, Unavailable
 from skerry.seams.blobs import Blobs
 from skerry.testing.blobs_suite import BlobsSuite
 from skerry.testing.memory_blobs import MemoryBlobs
-
-
-@pytest.fixture(scope="session")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with s3_server(tmp_path_factory.mktemp("weed")) as server:
-        yield server
 
 
 def s3_blobs(server: S3Server, prefix: str, secret: str = SECRET_KEY) -> Blobs:

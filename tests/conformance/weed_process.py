@@ -13,6 +13,8 @@ from pathlib import Path
 
 import httpx2
 
+from skerry.blobs.store import Place, open_objects
+
 ACCESS_KEY, SECRET_KEY = "an-access-key", "a-secret-key-of-tests"
 BUCKET = "skerry-tests"
 _START_S = 90.0
@@ -61,6 +63,8 @@ def s3_server(directory: Path) -> Iterator[S3Server]:
     try:
         server = S3Server(f"http://127.0.0.1:{ports[6]}", process)
         _await_ready(server, directory)
+        # The first object makes the bucket.
+        open_objects(Place(f"s3://{BUCKET}", server.endpoint, "us-east-1", ACCESS_KEY, SECRET_KEY)).put("ready", b"")
         yield server
     finally:
         process.kill()

@@ -27,6 +27,7 @@ from skerry.api import (
     trees,
 )
 from skerry.api.access import Access
+from skerry.api.direct import Direct
 from skerry.api.gate import Gate
 from skerry.api.openapi import describe
 from skerry.control import reconcile
@@ -71,11 +72,13 @@ def create_app(deps: Deps) -> FastAPI:
         processes,
         metrics,
     )
-    for module in (*sandbox_parts, templates, keys, system):
-        app.include_router(module.router)
+    routers = [module.router for module in (*sandbox_parts, templates, keys, system)]
+    for router in routers:
+        app.include_router(router)
     app.add_exception_handler(SkerryError, errors.on_skerry_error)
     app.add_exception_handler(RequestValidationError, errors.on_invalid_request)
     app.add_exception_handler(HTTPException, errors.on_http_error)
+    app.add_middleware(Direct, routes=[route for router in routers for route in router.routes])
     app.add_middleware(Gate, deps=deps)
     app.add_middleware(Access, telemetry=deps.telemetry)  # the last one added stands before all others
     app.openapi = lambda: describe(app)

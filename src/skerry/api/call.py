@@ -28,7 +28,12 @@ class Call:
     path: str
 
 
-async def _call(request: HTTPConnection) -> Call:
+async def call_of(request: HTTPConnection) -> Call:
+    """Who calls, and what. Refuses what the route would ignore; safe to call twice.
+
+    Raises:
+        Invalid: A parameter or a key that the route does not take (`unknown_field`).
+    """
     if request.scope["query_string"]:
         _refuse_unknown(request)
     if request.scope.get("method") == "POST" and _KEY in request.headers:
@@ -38,7 +43,7 @@ async def _call(request: HTTPConnection) -> Call:
 
 
 _KEY = "idempotency-key"
-Caller = Annotated[Call, Depends(_call)]
+Caller = Annotated[Call, Depends(call_of)]
 RepeatKey = Annotated[
     str | None,
     Header(

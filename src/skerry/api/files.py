@@ -3,6 +3,7 @@
 import base64
 import binascii
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
@@ -13,7 +14,7 @@ from skerry.api.call import Caller, answer
 from skerry.api.download import download
 from skerry.api.exact import exact, upload
 from skerry.api.render import file_entry
-from skerry.api.streaming import BYTES
+from skerry.api.streaming import BYTES, Stream
 from skerry.control import files
 from skerry.model.errors import Invalid
 from skerry.wire.files import FileContent, FileEntry, FileList, MakeDirectory, MoveFile, WriteFile
@@ -97,8 +98,12 @@ async def read_raw(
     if_range: Annotated[str | None, Header()] = None,
 ) -> Response:
     """A file's bytes, or one `Range` of them. Several ranges are answered with the whole file."""
-    guest = await files.open_guest(call.deps, call.account_id, sandbox_id)
-    return await download(guest, exact(request, path), range, if_range, head=request.method == "HEAD")
+    async with AsyncExitStack() as stack:
+        guest = await stack.enter_async_context(files.guest_in_use(call.deps, call.account_id, sandbox_id))
+        told = await download(guest, exact(request, path), range, if_range, head=request.method == "HEAD")
+        if isinstance(told, Stream):
+            told.close_too(stack.pop_all().aclose)
+        return told
 
 
 @router.put("/raw", response_model=FileEntry, openapi_extra=RAW_BODY)
@@ -110,10 +115,10 @@ async def write_raw(
     mode: Annotated[str | None, Query(pattern="^0?[0-7]{3,4}$", description="Octal, such as 0644.")] = None,
 ) -> Response:
     """Replace a file with the body, all or nothing; parents are made. A broken upload leaves what was there."""
-    guest = await files.open_guest(call.deps, call.account_id, sandbox_id)
-    chunks = upload(request, call.deps.config.upload_limit_mb * 1024 * 1024)
-    info = await files.write(guest, exact(request, path), chunks, mode=None if mode is None else int(mode, 8))
-    return answer(file_entry(info))
+    async with files.guest_in_use(call.deps, call.account_id, sandbox_id) as guest:
+        chunks = upload(request, call.deps.config.upload_limit_mb * 1024 * 1024)
+        info = await files.write(guest, exact(request, path), chunks, mode=None if mode is None else int(mode, 8))
+        return answer(file_entry(info))
 
 
 def decoded(content: str, field: str = "content_base64") -> bytes:

@@ -7,12 +7,15 @@ uvicorn keeps a connection whose request was answered early, and takes the rest 
 an answer says `Connection: close`; what still comes is dropped for a moment, so that the client, which may only look
 for it when it has sent all or cannot send any more, finds it before the connection is cut.
 
+uvicorn writes an answer's head and its body apart, and the client wakes up for each. Here a small answer leaves whole.
+
 uvicorn takes a head of any length, and waits for one for ever, before anybody has said who they are. Here both have an
 end. Parsing is uvicorn's.
 """
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -25,6 +28,39 @@ LINGER_S = 2.0
 SMALL_REST = 65_536
 HEAD_BYTES = 65_536  # of a request's line and headers; counted by what is received at once, so some more pass
 HEAD_WITHIN_S = 20.0  # from the first byte, or from the connection's beginning, to the head's end
+_SMALL_ANSWER = re.compile(rb"\r\ncontent-length: [0-9]{1,5}\r\n")
+
+
+class OnePiece:
+    """The transport as it is shown to one request's cycle: the head of a small answer waits for what follows it.
+
+    Something does, where a head tells a length: the body, be it empty, or the connection's end. Not for HEAD.
+    """
+
+    __slots__ = ("_begun", "_head", "_transport")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._begun = False
+        self._head = b""
+
+    def write(self, data: bytes) -> None:
+        if self._head:
+            data, self._head = self._head + data, b""
+        elif not self._begun:
+            self._begun = True
+            if _SMALL_ANSWER.search(data):
+                self._head = data
+                return
+        self._transport.write(data)
+
+    def close(self) -> None:
+        if self._head:
+            self.write(b"")
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
 
 
 @dataclass(slots=True)
@@ -97,6 +133,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._upload = None
         if self.cycle is before:
             return  # it becomes a websocket
+        if self.scope["method"] != "HEAD":
+            self.cycle.transport = OnePiece(self.transport)  # pyright: ignore[reportAttributeAccessIssue]
         left = _announced(self.headers)
         if left is None or left > SMALL_REST:
             self._upload = upload = _Upload(self.cycle, left)

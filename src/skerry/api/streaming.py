@@ -36,15 +36,19 @@ class Stream(StreamingResponse):
     ) -> None:
         super().__init__(chunks, status, headers, media_type)
         self._chunks = chunks
-        self._close = close
+        self._closes = [] if close is None else [close]
+
+    def close_too(self, close: Callable[[], Awaitable[object]]) -> None:
+        """Await this, too, after what was to be closed before."""
+        self._closes.append(close)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             async with closing(self._chunks):
                 await super().__call__(scope, receive, send)
         finally:
-            if self._close is not None:
-                await self._close()
+            for close in self._closes:
+                await close()
 
 
 async def gathered(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -41,8 +41,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 @router.get("/tar", response_class=Response, responses=_TAR)
 async def read_tar(request: Request, call: Caller, sandbox_id: str, path: PathQuery = files.WORKSPACE) -> Response:
     """A directory as a tar stream. Links are stored, never followed; what is left out is named in the last entry."""
-    guest = await files.open_guest(call.deps, call.account_id, sandbox_id)
     async with AsyncExitStack() as stack:
+        guest = await stack.enter_async_context(files.guest_in_use(call.deps, call.account_id, sandbox_id))
         archive = await stack.enter_async_context(trees.pack(call.deps, guest, exact(request, path)))
         chunks = aiter(archive)
         return Stream(chunks, 200, _HEADERS, "application/x-tar", close=stack.pop_all().aclose)
@@ -51,9 +51,9 @@ async def read_tar(request: Request, call: Caller, sandbox_id: str, path: PathQu
 @router.put("/tar", response_model=Unpacked, openapi_extra=_TAR_BODY)
 async def write_tar(request: Request, call: Caller, sandbox_id: str, path: PathQuery = files.WORKSPACE) -> Response:
     """Unpack the body below a directory, which is made. Entries that lead out of it are skipped, with a reason each."""
-    guest = await files.open_guest(call.deps, call.account_id, sandbox_id)
-    chunks = upload(request, trees.limits(call.deps).max_bytes)
-    return answer(unpacked_view(await trees.unpack(call.deps, guest, exact(request, path), chunks)))
+    async with files.guest_in_use(call.deps, call.account_id, sandbox_id) as guest:
+        chunks = upload(request, trees.limits(call.deps).max_bytes)
+        return answer(unpacked_view(await trees.unpack(call.deps, guest, exact(request, path), chunks)))
 
 
 @router.put("/batch", response_model=Unpacked)
@@ -81,8 +81,8 @@ async def watch_files(
     request: Request, call: Caller, sandbox_id: str, path: PathQuery = files.WORKSPACE, recursive: bool = False
 ) -> Response:
     """Changes in a directory as they happen, until the client leaves or the sandbox ends."""
-    guest = await files.open_guest(call.deps, call.account_id, sandbox_id)
     async with AsyncExitStack() as stack:
+        guest = await stack.enter_async_context(files.guest_in_use(call.deps, call.account_id, sandbox_id))
         watching = trees.watch(guest, exact(request, path), recursive=recursive)
         changes = await stack.enter_async_context(watching)
         return events(_told(changes), close=stack.pop_all().aclose)

@@ -64,28 +64,31 @@ def archive_tree(
 
     try:
         reader = TreeReader(open_tree(tree), Tools(writer, seen, seeing, vaulted.keys.cut_seed, limits, moved))
-        manifest = ManifestWriter(writer, vaulted.keys.cut_seed, limits)
-        for record in reader.records():
-            manifest.add(record)
-        manifest.close()
-        writer.flush()
-        totals = reader.totals
-        packs = sorted(catalogue.packs[number] for number in writer.used)
-        root = Root(
-            manifest=[chunk.hex() for chunk in manifest.ids],
-            packs=packs,
-            entries=totals.entries,
-            size_bytes=totals.size_bytes,
-            skipped=totals.skipped,
-            dropped_xattrs=totals.dropped_xattrs,
-        )
+        root = _send(reader, writer, catalogue, ManifestWriter(writer, vaulted.keys.cut_seed, limits))
         stored = writer.sent_bytes + _write_root(vaulted, archive_id, root)
         seeing.commit()
     finally:
         seeing.discard()
         writer.stop()
-    progress(done, done, stored)
-    return Archive(archive_id, totals.size_bytes, stored, totals.entries, totals.skipped)
+    progress(root.size_bytes, root.size_bytes, stored)
+    return Archive(archive_id, root.size_bytes, stored, root.entries, root.skipped)
+
+
+def _send(reader: TreeReader, writer: ChunkWriter, catalogue: Catalogue, manifest: ManifestWriter) -> Root:
+    """Have all of the tree in the vault, read back. Returns the root that would make it an archive."""
+    for record in reader.records():
+        manifest.add(record)
+    manifest.close()
+    writer.flush()
+    totals = reader.totals
+    return Root(
+        manifest=[chunk.hex() for chunk in manifest.ids],
+        packs=sorted(catalogue.packs[number] for number in writer.used),
+        entries=totals.entries,
+        size_bytes=totals.size_bytes,
+        skipped=totals.skipped,
+        dropped_xattrs=totals.dropped_xattrs,
+    )
 
 
 def _write_root(vaulted: Vaulted, archive_id: ArchiveId, root: Root) -> int:

@@ -17,7 +17,7 @@ from skerry.model.capture import Blob
 from skerry.model.errors import NotFound, Unavailable
 
 _UNFINISHED = ".unfinished"  # no key begins with a dot
-_STALE_S = 86_400.0
+_STALE_S = 3600.0
 
 
 class FileObjects:
@@ -113,7 +113,7 @@ class FileObjects:
             _make_durably(directory, 0o700)
 
     def tidy(self) -> None:
-        """Remove what broken-off writes left a day ago or earlier."""
+        """Remove what broken-off writes left an hour ago or earlier."""
         with suppress(OSError), os.scandir(self._unfinished) as entries:
             for entry in entries:
                 with suppress(OSError):

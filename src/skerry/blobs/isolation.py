@@ -15,7 +15,7 @@ _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 _CAPABILITY_VERSION_3 = 0x20080522
 _IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
 _IOPRIO_BEST_EFFORT_LOWEST = 2 << 13 | 7
-_NICE = 15
+_NICE, _NICE_WAITED_FOR = 15, 5
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -40,9 +40,12 @@ def die_with(parent_pid: int) -> None:
         os._exit(1)
 
 
-def yield_to_others() -> None:
-    """Take what time the sandboxes leave. The idle I/O class would take none at all on a busy disk."""
-    os.nice(_NICE)
+def yield_to_others(*, waited_for: bool) -> None:
+    """Take what time the sandboxes leave; somewhat more of it when a user waits for the result.
+
+    The idle I/O class would take none at all on a busy disk.
+    """
+    os.nice(_NICE_WAITED_FOR if waited_for else _NICE)
     os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     number = _IOPRIO_SET.get(platform.machine())
     if number is not None:  # elsewhere: at the priority that the kernel derives from `nice`

@@ -184,7 +184,10 @@ async def _running(job: Job) -> AsyncGenerator[AsyncIterator[Moved | Swept]]:
     try:
         yield _answers(process, job)
     finally:
-        await asyncio.shield(_end(process))
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.kill()
+        await asyncio.shield(_reaped(process))
 
 
 async def _answers(process: asyncio.subprocess.Process, job: Job) -> AsyncIterator[Moved | Swept]:
@@ -201,13 +204,11 @@ async def _answers(process: asyncio.subprocess.Process, job: Job) -> AsyncIterat
     raise Unavailable(f"The worker that should {job.verb} died; the node's log may say why. It is tried again.")
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """End a worker, whatever it does, and reap it."""
-    if process.returncode is None:
-        with suppress(ProcessLookupError):
-            process.kill()
-    async with asyncio.timeout(_END_S):
-        await process.wait()
+async def _reaped(process: asyncio.subprocess.Process) -> None:
+    """Return when a killed worker is gone; or after a while, where a disk that does not answer holds it."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_END_S):
+            await process.wait()
 
 
 def _checked(cache_name: str) -> str:

@@ -26,6 +26,7 @@ _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 # What a snapshot of a btrfs subvolume shows where another subvolume was: an empty directory of this number.
 _LOST_SUBVOLUME_INODE = 2
 _ID_AT = PIECE.size - ID_BYTES
+_TELL_BYTES = 1 << 18
 
 
 @dataclass(slots=True)
@@ -66,6 +67,7 @@ class TreeReader:
         self._cutter = content.new_cutter(tools.cut_seed)
         self._groups: dict[tuple[int, int], bytes] = {}
         self._noatime = os.O_NOATIME
+        self._untold = 0
         self._pending = 0  # names that were listed and not yet read
         status = os.fstat(root_fd)
         self._root = status
@@ -177,7 +179,10 @@ class TreeReader:
         if cachable:
             self._tools.seeing.add(status, *tail)
         self.totals.size_bytes += size
-        self._tools.progress(size)
+        self._untold += size
+        if self._untold >= _TELL_BYTES:
+            self._tools.progress(self._untold)
+            self._untold = 0
         return manifest.file_records(status, name, group, tail)
 
     def _known_size(self, tail: tuple[int, bytes]) -> int | None:

@@ -56,18 +56,7 @@ def restore_tree(
         if next(into.iterdir(), None) is not None:
             raise Invalid(f"{into} is not empty.")
         catalogue.load(root.packs)
-        done = 0
-        for step in _ahead(_steps(reader, root, limits), reader):
-            if isinstance(step, Entry):
-                placer.place(step)
-            else:
-                hole, length, chunk_id = step
-                data = reader.chunk(chunk_id)
-                if len(data) != length:
-                    raise damaged(f"chunk {chunk_id.hex()[:16]} has not the length that the manifest tells")
-                placer.write(hole, data, chunk_id)
-                done += length
-                progress(done, root.size_bytes, reader.fetched_bytes)
+        _fill(placer, reader, _ahead(_steps(reader, root, limits), reader), root, progress)
         placer.finish(root.entries)
         _let_clock_pass(placer.latest_ctime_ns)
         cache.commit()
@@ -77,6 +66,21 @@ def restore_tree(
         reader.stop()
     progress(root.size_bytes, root.size_bytes, reader.fetched_bytes)
     return root
+
+
+def _fill(placer: TreePlacer, reader: SegmentReader, steps: Iterator[Step], root: Root, progress: Progress) -> None:
+    done = 0
+    for step in steps:
+        if isinstance(step, Entry):
+            placer.place(step)
+            continue
+        hole, length, chunk_id = step
+        data = reader.chunk(chunk_id)
+        if len(data) != length:
+            raise damaged(f"chunk {chunk_id.hex()[:16]} has not the length that the manifest tells")
+        placer.write(hole, data, chunk_id)
+        done += length
+        progress(done, root.size_bytes, reader.fetched_bytes)
 
 
 def _steps(reader: SegmentReader, root: Root, limits: Limits) -> Iterator[Step]:

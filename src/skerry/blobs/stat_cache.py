@@ -9,6 +9,7 @@ import os
 import struct
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from blake3 import blake3
 
@@ -21,6 +22,7 @@ _RECORD = struct.Struct("<QQqqII")  # inode, size, mtime, ctime, length of the a
 _SUM_BYTES = 32
 _MOST_A_FILE = 1 << 24  # a file of about 100 GB; a larger one is read again
 _FLUSH = 1 << 20
+_UNFINISHED = ".unfinished"
 
 
 class StatCache:
@@ -66,16 +68,22 @@ def load(path: Path, keys: Keys) -> StatCache:
 
 
 class StatCacheWriter:
-    """Writes a cache beside the one that is there; `commit` puts it in its place. For one that is left: `discard`."""
+    """Writes a cache beside the one that is there; `commit` puts it in its place. For one that is left: `discard`.
+
+    Where it cannot be written (a full disk), there is none: no archive fails for a hint.
+    """
 
     def __init__(self, path: Path, keys: Keys, *, trusted_before_ns: int) -> None:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._path = path
-        self._unfinished = path.with_name(f".{os.urandom(8).hex()}.unfinished")
-        self._file = self._unfinished.open("wb")
+        self._unfinished = path.with_name(f".{os.getpid()}.{os.urandom(8).hex()}{_UNFINISHED}")
         self._sum = blake3()
         self._buffer = bytearray(_MAGIC + keys.cache_seal)
         self._trusted_before_ns = trusted_before_ns
+        self._file: BinaryIO | None = None
+        with suppress(OSError):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _tidy(path.parent)
+            self._file = self._unfinished.open("wb")
 
     def add(self, status: os.stat_result, xattr_len: int, tail: bytes) -> None:
         odd = not -(1 << 63) <= status.st_mtime_ns < 1 << 63  # a sandbox may set any
@@ -90,20 +98,40 @@ class StatCacheWriter:
 
     def commit(self) -> None:
         self._flush()
-        self._file.write(self._sum.digest())
-        self._file.close()
-        self._unfinished.replace(self._path)
+        if self._file is None:
+            return
+        try:
+            self._file.write(self._sum.digest())
+            self._file.close()
+            self._unfinished.replace(self._path)
+        except OSError:
+            self.discard()
 
     def discard(self) -> None:
         """Safe to call at any time, also after `commit`."""
-        self._file.close()
-        with suppress(OSError):
-            self._unfinished.unlink()
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
+            with suppress(OSError):
+                self._unfinished.unlink()
+            self._file = None
 
     def _flush(self) -> None:
-        self._sum.update(bytes(self._buffer))
-        self._file.write(self._buffer)
+        data = bytes(self._buffer)
         self._buffer.clear()
+        self._sum.update(data)
+        if self._file is not None:
+            try:
+                self._file.write(data)
+            except OSError:
+                self.discard()
+
+
+def _tidy(directory: Path) -> None:
+    """Remove what workers left that were killed; each file names its worker."""
+    for file in directory.glob(f".*{_UNFINISHED}"):
+        if not Path("/proc", file.name.split(".")[1]).exists():
+            file.unlink(missing_ok=True)
 
 
 def cache_path(cache_dir: Path, name: str) -> Path:

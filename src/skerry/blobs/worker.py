@@ -30,7 +30,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 def main() -> int:
     job = decode_job(sys.stdin.buffer.read())
     isolation.die_with(job.parent_pid)
-    isolation.yield_to_others()
+    isolation.yield_to_others(waited_for=job.verb == "fetch")
     isolation.keep_only(isolation.WRITING if job.verb == "fetch" else isolation.READING)
     os.umask(0o077)
     gc.disable()  # millions of small objects, none of them in a cycle, and the process ends with the job

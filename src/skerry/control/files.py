@@ -1,15 +1,15 @@
 """Files of a running sandbox. Paths are resolved inside, by sbxd: nothing here looks at the host's files."""
 
 import posixpath
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-from skerry.control import sandboxes
+from skerry.control import idleness, sandboxes
 from skerry.control.deps import Deps
 from skerry.control.streams import closing
 from skerry.model.errors import Invalid
 from skerry.model.files import FileInfo
-from skerry.model.ids import AccountId
+from skerry.model.ids import AccountId, SandboxId
 from skerry.seams import FileReader, Guest
 
 WORKSPACE = "/workspace"
@@ -38,6 +38,14 @@ async def open_guest(deps: Deps, account_id: AccountId, sandbox_id: str, *, wake
     """
     find = sandboxes.awake if wake else sandboxes.get_running
     return deps.provider.guest((await find(deps, account_id, sandbox_id)).id)
+
+
+@asynccontextmanager
+async def guest_in_use(deps: Deps, account_id: AccountId, sandbox_id: str) -> AsyncGenerator[Guest]:
+    """As `open_guest`, for what lasts: inside, the sandbox is in use."""
+    guest = await open_guest(deps, account_id, sandbox_id)
+    async with idleness.using(deps, SandboxId(sandbox_id)):
+        yield guest
 
 
 def read(guest: Guest, path: str, offset: int = 0, length: int = -1) -> AbstractAsyncContextManager[FileReader]:

@@ -95,9 +95,12 @@ async def configure(deps: Deps, account_id: AccountId, sandbox_id: str, command:
 async def run(deps: Deps, account_id: AccountId, sandbox_id: str) -> Startup:
     """Run the startup command now. An earlier run is killed first, with all that it started.
 
+    On a stopped sandbox: it comes up, and so does its startup command, once.
+
     Raises:
         NotFound, Conflict: As `sandboxes.awake`; `startup_not_configured`: there is nothing to run.
     """
+    known = await sandboxes.get(deps, account_id, sandbox_id)
     sandbox = await sandboxes.awake(deps, account_id, sandbox_id)
     text, _ = await _effective(deps, sandbox)
     if text is None:
@@ -105,6 +108,9 @@ async def run(deps: Deps, account_id: AccountId, sandbox_id: str) -> Startup:
             f"Sandbox '{sandbox.id}' has no startup command. Set one with PUT …/startup, or write it to {FILE}.",
             code="startup_not_configured",
         )
+    if sandbox.generation > known.generation:
+        await run_due(deps, sandbox)
+        return await status(deps, account_id, sandbox_id)
     before = await deps.store.get_startup(sandbox.id)
     old = None if before is None else before.command_id
     if old is not None:

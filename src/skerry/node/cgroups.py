@@ -11,6 +11,7 @@ import os
 import signal
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from skerry.model.errors import Refused
@@ -19,6 +20,7 @@ from skerry.model.metrics import Usage
 
 ROOT = Path("/sys/fs/cgroup")
 NEEDED = ("memory", "cpu", "pids")
+_READ_BYTES = 65_536
 _LEAF = "skerry-node"  # for our own processes, beside the sandboxes; the unit's DelegateSubgroup
 
 
@@ -196,11 +198,18 @@ class Cgroups:
         return [directory / sandbox_id for directory in self._tops]
 
     def _read(self, sandbox_id: SandboxId, tree: str, name: str) -> str:
-        top = self.layout.root / (self.layout.base.lstrip("/") if self.layout.version == 2 else tree)
+        # By descriptor and by text: before each command of gVisor's one is read, and objects cost more than the file.
+        top = self.layout.base.lstrip("/") if self.layout.version == 2 else tree
         try:
-            return (top / self.name / sandbox_id / name).read_text()
+            fd = os.open(f"{self.layout.root}/{top}/{self.name}/{sandbox_id}/{name}", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return ""
+        try:
+            return b"".join(iter(partial(os.read, fd, _READ_BYTES), b"")).decode()
+        except OSError:
+            return ""
+        finally:
+            os.close(fd)
 
     def _rmdir(self, sandbox_id: SandboxId) -> bool:
         for directory in self._directories(sandbox_id):

@@ -5,7 +5,7 @@ this process in between loses nothing. A full disk keeps the ends in memory unti
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import structlog
 
@@ -14,7 +14,8 @@ from skerry.model.ids import CommandId
 from skerry.node.spool import Spool
 
 RETRY_S = 5.0
-GATHER_S = 0.05  # ends that come together are written together, and after their commands were answered
+GATHER_S = 0.15  # ends that come together are written together, and after their commands were answered
+FORGET_AT_ONCE = 32
 
 Forget = Callable[[CommandId], Awaitable[None]]
 
@@ -42,9 +43,8 @@ class Exits:
             self._some.clear()
             batch, self._waiting = self._waiting, {}
             written = await asyncio.to_thread(self._write, list(batch))
-            for command_id in written:
-                self._spool.let_go(command_id)
-                await self._forget(command_id, batch.pop(command_id))
+            for at in range(0, len(written), FORGET_AT_ONCE):
+                await self._forget_all({one: batch.pop(one) for one in written[at : at + FORGET_AT_ONCE]})
             if batch:
                 log.error("ends of commands cannot be written; is the disk full?", waiting=len(batch))
                 self._waiting = {**batch, **self._waiting}
@@ -60,6 +60,13 @@ class Exits:
                 continue
             written.append(command_id)
         return written
+
+    async def _forget_all(self, ended: Mapping[CommandId, Forget | None]) -> None:
+        """Together, so that each sandbox is woken once for what has ended in it."""
+        async with asyncio.TaskGroup() as group:
+            for command_id, forget in ended.items():
+                self._spool.let_go(command_id)
+                group.create_task(self._forget(command_id, forget), name="forget")
 
     async def _forget(self, command_id: CommandId, forget: Forget | None) -> None:
         if forget is None:

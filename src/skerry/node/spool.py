@@ -31,6 +31,7 @@ class Spool:
 
     def __init__(self, directory: Path, cap_bytes: int, keep_s: float, grace_s: float = GRACE_S) -> None:
         self._directory = directory
+        self._root = os.fspath(directory)
         self._cap_bytes = cap_bytes
         self._keep_s = keep_s
         self._grace_s = grace_s  # how long an unread output waits for a reader
@@ -41,7 +42,8 @@ class Spool:
         """Whether it runs or has ended. Output alone, of a start that was interrupted, is no command yet."""
         if command_id in self._live:
             return True
-        return is_id(command_id, "cmd") and os.path.exists(self._directory / command_id / "exit.json")  # noqa: PTH110
+        # Text: each command asks this once, and a path made of objects costs as much as the look.
+        return is_id(command_id, "cmd") and os.path.exists(f"{self._root}/{command_id}/exit.json")  # noqa: PTH110
 
     def live(self, command_id: CommandId) -> Writer | None:
         return self._live.get(command_id)

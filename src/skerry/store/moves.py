@@ -85,10 +85,15 @@ class Move:
 
 
 def get(connection: Connection, box: Box, sandbox_id: SandboxId) -> Sandbox:
+    return rows.sandbox_of(row_of(connection, sandbox_id), box)
+
+
+def row_of(connection: Connection, sandbox_id: SandboxId) -> rows.Columns:
+    """Raises NotFound."""
     row = _SANDBOX.run(connection, {"id_": sandbox_id})
     if row is None:
         raise NotFound(f"No sandbox '{sandbox_id}'.")
-    return rows.sandbox_of(row, box)
+    return row
 
 
 def check_running(connection: Connection, sandbox_id: SandboxId) -> int:

@@ -1,19 +1,22 @@
 """Which thing stands for a request that may be sent again. Part of the transaction that makes the thing."""
 
-from sqlalchemy import Connection, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, select, update
+from sqlalchemy.dialects.sqlite import insert
 
 from skerry.model.ids import AccountId
 from skerry.model.request import Once, mismatch
 from skerry.store.box import Box
+from skerry.store.prepared import Prepared
 from skerry.store.sealing import FINGERPRINT
 from skerry.store.tables import requests
 
 _OF = requests.c
-_FIND = select(_OF.fingerprint, _OF.made).where(_OF.account_id == bindparam("account_"), _OF.key == bindparam("key_"))
-_REPLACE = (
-    update(requests)
-    .where(_OF.account_id == bindparam("account_"), _OF.key == bindparam("key_"))
-    .values(made=bindparam("new_made"), created_at_us=bindparam("new_at"))
+_THIS = (_OF.account_id == bindparam("account_"), _OF.key == bindparam("key_"))
+_FIND = Prepared(select(_OF.fingerprint, _OF.made).where(*_THIS))
+# Gives a row where there was none before.
+_ADD = Prepared(insert(requests).on_conflict_do_nothing().returning(_OF.made), [column.name for column in _OF])
+_REPLACE = Prepared(
+    update(requests).where(*_THIS).values(made=bindparam("new_made"), created_at_us=bindparam("new_at"))
 )
 
 
@@ -23,7 +26,7 @@ def find(connection: Connection, box: Box, account_id: AccountId, wanted: Once) 
     Raises:
         Conflict: The key was another request's (`idempotency_mismatch`).
     """
-    row = connection.execute(_FIND, {"account_": account_id, "key_": wanted.key}).first()
+    row = _FIND.run(connection, {"account_": account_id, "key_": wanted.key})
     if row is None:
         return None
     if box.open(row[0], FINGERPRINT.place(account_id, wanted.key)).decode() != wanted.fingerprint:
@@ -41,16 +44,15 @@ def claim(
     """
     if wanted is None:
         return None
-    present = find(connection, box, account_id, wanted)
-    if present is None:
-        sealed = box.seal(wanted.fingerprint.encode(), FINGERPRINT.place(account_id, wanted.key))
-        row = {"account_id": account_id, "key": wanted.key, "fingerprint": sealed, "made": made, "created_at_us": at_us}
-        connection.execute(insert(requests), row)
+    sealed = box.seal(wanted.fingerprint.encode(), FINGERPRINT.place(account_id, wanted.key))
+    row = {"account_id": account_id, "key": wanted.key, "fingerprint": sealed, "made": made, "created_at_us": at_us}
+    if _ADD.run(connection, row) is not None:
         return None
+    present = find(connection, box, account_id, wanted)
     if present != wanted.instead_of:
         return present
     new = {"account_": account_id, "key_": wanted.key, "new_made": made, "new_at": at_us}
-    connection.execute(_REPLACE, new)
+    _REPLACE.run(connection, new)
     return None
 
 

@@ -2,7 +2,7 @@
 
 Each store operation is a plain function of a connection. What touches a few rows by their keys takes less time than a
 hop to a thread and back, so it is done on the event loop, as long as that waits for nothing:
-- a reader (`glance`) waits for nobody in WAL mode;
+- a look (`glance`) waits for nobody in WAL mode;
 - a writer (`write`) that finds another one at work does not wait, it goes to the thread for that;
 - a commit only writes to the log, which is the page cache. Syncing to the disk is what folding the log back into the
   file costs, and that is a thread's, which writes alone meanwhile.
@@ -51,7 +51,6 @@ class Sqlite:
         self._path = path
         self._writing = _Lane(_engine(path, writes=True), threads=1)
         self._reading = _Lane(_engine(path, writes=False), threads=_READERS)
-        self._glancing = _Lane(_engine(path, writes=False), threads=1)
         self._jotting = _Lane(_engine(path, writes=True, waits=False), threads=1)
         self._unfolded = 0  # short writes since the log was last folded back
         self._folding = False
@@ -110,12 +109,14 @@ class Sqlite:
         await self._writing.submit(_write_anew)
 
     def glance(self, work: Callable[[Connection], T]) -> T:
-        """Run `work` here and now, on the caller's thread, which is always the same. For look-ups by key alone."""
-        return self._glancing.call(work)
+        """Run `work` here and now, on the caller's thread, which is always the same. For look-ups by key alone.
+
+        On the connection that the short writes have: to another one each write would make its cached pages stale.
+        """
+        return self._jotting.call(work)
 
     async def close(self) -> None:
         self._jotting.close()
-        self._glancing.close()
         self._reading.close()
         self._writing.close()
 

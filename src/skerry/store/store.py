@@ -24,6 +24,7 @@ from skerry.seams import Clock
 from skerry.store import accounts, changes, lists, moves, once, rows, shells, snapshots, startups, tickets
 from skerry.store.box import Box
 from skerry.store.prepared import Prepared
+from skerry.store.seen import Seen
 from skerry.store.sqlite import Sqlite
 from skerry.store.tables import commands
 
@@ -46,6 +47,7 @@ class SqlStore:
         self._database = database
         self._clock = clock
         self._box = box
+        self._seen = Seen(partial(rows.sandbox_of, box=box))
 
     async def add_account(self, account: Account, key: ApiKey) -> None:
         await self._database.write(partial(accounts.add, account=account, key=key))
@@ -82,7 +84,7 @@ class SqlStore:
         return await self._database.write(partial(moves.add, box=self._box, sandbox=sandbox, wanted=wanted))
 
     async def get_sandbox(self, sandbox_id: SandboxId) -> Sandbox:
-        return self._database.glance(partial(moves.get, box=self._box, sandbox_id=sandbox_id))
+        return self._seen.sandbox_of(self._database.glance(partial(moves.row_of, sandbox_id=sandbox_id)))
 
     async def change_sandbox(
         self, sandbox_id: SandboxId, change: Change, *, states: Sequence[State] | None = None

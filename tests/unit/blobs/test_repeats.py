@@ -2,6 +2,7 @@
 # ruff: noqa: PTH208 - names, not paths
 
 import os
+import subprocess
 import time
 from pathlib import Path
 from typing import cast
@@ -126,6 +127,26 @@ def test_a_damaged_cache_is_as_good_as_none(store: Store, tree: Path, at: int) -
     file.write_bytes(data)
     assert len(load(file, store.vaulted.keys)) == 0
     assert store.archive(tree).stored_bytes < 1000  # read again, and all of it known
+
+
+def test_a_cache_that_cannot_be_written_fails_no_archive(store: Store, tree: Path, tmp_path: Path) -> None:
+    store.vaulted.cache_dir.mkdir()
+    (store.vaulted.cache_dir / "stat").write_text("in the way")
+    (store.vaulted.cache_dir / "indices").write_text("in the way")
+    archive = store.archive(tree)
+    store.restore(archive, tmp_path / "back")
+    assert_same(tree, tmp_path / "back")
+
+
+def test_what_killed_workers_left_is_removed(store: Store, tree: Path) -> None:
+    directory = store.vaulted.cache_dir / "stat"
+    directory.mkdir(parents=True)
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    (directory / f".{ended.pid}.ab.unfinished").touch()
+    (directory / f".{os.getpid()}.ab.unfinished").touch()
+    store.archive(tree)
+    assert set(os.listdir(directory)) == {"one", f".{os.getpid()}.ab.unfinished"}
 
 
 def test_a_cache_of_another_vault_is_as_good_as_none(store: Store, tree: Path, tmp_path: Path) -> None:

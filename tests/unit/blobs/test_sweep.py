@@ -120,3 +120,13 @@ def test_another_vault_is_not_touched(store: Store, tree: Path, tmp_path: Path) 
     other.archive(tree)
     sweep(other, [])
     store.restore(archive, tmp_path / "back")
+
+
+def test_what_killed_workers_left_in_a_directory_goes_after_an_hour(store: Store, tree: Path, tmp_path: Path) -> None:
+    archive = store.archive(tree)
+    old, new = (tmp_path / "store/.unfinished" / name for name in ("old", "new"))
+    old.touch()
+    new.touch()
+    os.utime(old, (0, 0))
+    sweep(store, [archive])
+    assert (old.exists(), new.exists()) == (False, True)

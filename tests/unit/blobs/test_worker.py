@@ -68,7 +68,9 @@ def workers() -> list[int]:
     for directory in Path("/proc").iterdir():
         try:
             if directory.name.isdigit() and f"\nPPid:\t{os.getpid()}\n" in (directory / "status").read_text():
-                found.append(int(directory.name))
+                line = (directory / "cmdline").read_bytes()
+                if not line or b"skerry.blobs.worker" in line:
+                    found.append(int(directory.name))
         except (FileNotFoundError, ProcessLookupError):
             continue
     return found

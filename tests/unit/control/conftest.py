@@ -59,7 +59,7 @@ class World:
     async def in_state(self, sandbox: Sandbox, state: State, deadline_s: float = 10) -> Sandbox:
         """The record once it is in a state that other tasks bring about."""
         async with asyncio.timeout(deadline_s):
-            while (now := await self.store.get_sandbox(sandbox.id)).state is not state:
+            while (now := await self.store.get_sandbox(sandbox.id)).state is not state:  # noqa: ASYNC110 (as in `until`)
                 await asyncio.sleep(0.001)
         return now
 

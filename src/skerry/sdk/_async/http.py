@@ -22,6 +22,7 @@ CONNECT_S, WRITE_S, POOL_S = 10.0, 60.0, 60.0
 _IDEMPOTENT = frozenset({"GET", "HEAD", "PUT", "PATCH", "DELETE"})
 _PASSING = frozenset({502, 503, 504})
 REPEAT_KEY = "Idempotency-Key"
+_ADDRESSES = 256  # kept as they were parsed
 # All that the library below lets out when the network or the peer fails. ssl's errors are OSErrors.
 _FAULTS = (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, OSError)
 
@@ -81,6 +82,7 @@ class AsyncHttp:
         except (OSError, ValueError) as error:  # SSL_CERT_FILE, HTTPS_PROXY and the like
             raise Invalid(f"The environment's settings for TLS or a proxy cannot be used: {error}.") from error
         notice_early_answers(self._client)
+        self._addresses: dict[str, httpx2.URL] = {}
 
     async def call(
         self,
@@ -183,7 +185,7 @@ class AsyncHttp:
         content = upload if upload is not None else asked.content
         request = self._client.build_request(
             asked.method,
-            asked.target,
+            self._address(asked.target),
             content=content,  # pyright: ignore[reportArgumentType]
             headers=asked.headers,
             timeout=asked.timeout,
@@ -196,6 +198,15 @@ class AsyncHttp:
         finally:
             await response.aclose()
         return response
+
+    def _address(self, target: str) -> httpx2.URL:
+        """Parsed once: that takes as long as sending the request."""
+        address = self._addresses.get(target)
+        if address is None:
+            if len(self._addresses) >= _ADDRESSES:
+                self._addresses.clear()
+            address = self._addresses[target] = self._client.build_request("GET", target).url
+        return address
 
     async def aclose(self) -> None:
         await self._client.aclose()

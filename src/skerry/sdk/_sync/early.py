@@ -2,14 +2,20 @@
 
 The HTTP library looks for an answer when it has sent all, or when sending fails: here sending fails as soon as the
 server has said something. Only on plain connections: what is readable under TLS may be the protocol's own.
+
+The library sends a request's head and its body apart, and the server wakes up for each. A head that announces a small
+body waits for it here.
 """
 
+import re
+from contextlib import suppress
 from typing import Any, cast
 
 import httpcore2
 import httpx2
 
 PIECE = 262_144
+_SMALL_BODY = re.compile(rb"\r\ncontent-length: [1-9][0-9]{0,3}\r\n", re.IGNORECASE)
 
 
 class EarlyStream(httpcore2.NetworkStream):
@@ -17,11 +23,20 @@ class EarlyStream(httpcore2.NetworkStream):
 
     def __init__(self, inner: httpcore2.NetworkStream) -> None:
         self._inner = inner
+        self._held = b""
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        if self._held:
+            with suppress(httpcore2.WriteError):  # as the library does: there may be an answer nevertheless
+                self.write(b"", timeout)
         return self._inner.read(max_bytes, timeout)
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        if self._held:
+            buffer, self._held = self._held + buffer, b""
+        elif buffer.endswith(b"\r\n\r\n") and _SMALL_BODY.search(buffer):
+            self._held = buffer
+            return
         if len(buffer) <= PIECE:
             self._check()
             self._inner.write(buffer, timeout)
@@ -29,7 +44,8 @@ class EarlyStream(httpcore2.NetworkStream):
         whole = memoryview(buffer)
         for at in range(0, len(whole), PIECE):
             self._check()
-            self._inner.write(bytes(whole[at : at + PIECE]), timeout)
+            # A view is as good as bytes to a socket, and no copy.
+            self._inner.write(cast(bytes, whole[at : at + PIECE]), timeout)
 
     def _check(self) -> None:
         if self._inner.get_extra_info("is_readable"):

@@ -9,9 +9,11 @@ from skerry.testing.store_suite.makers import (
     add_account,
     add_running,
     add_sandbox,
+    archive_of,
     command_of,
     sandbox_of,
     shell_of,
+    snapshot_of,
 )
 from skerry.testing.store_suite.requests import RequestsSuite
 from skerry.testing.store_suite.sandboxes import SandboxesSuite
@@ -45,7 +47,9 @@ __all__ = [
     "add_account",
     "add_running",
     "add_sandbox",
+    "archive_of",
     "command_of",
     "sandbox_of",
     "shell_of",
+    "snapshot_of",
 ]
