@@ -54,6 +54,11 @@ class Config(BaseModel):
     command_timeout_s: int = Field(120, ge=1, description="Deadline of a command that names none.")
     max_command_timeout_s: int = Field(86_400, ge=1, description="Longest deadline that may be asked for.")
     output_cap_mb: int = Field(64, ge=1, description="Output kept per command; what lies beyond is counted, not kept.")
+    sandbox_output_mb: int = Field(
+        1024,
+        ge=1,
+        description="Output kept per sandbox: the oldest ended ones make room; what lies beyond is counted, not kept.",
+    )
     output_keep_hours: int = Field(24, ge=1, description="How long the output of an ended command is kept.")
     upload_limit_mb: int = Field(102_400, ge=1, description="Largest file that one request may write.")
     idle_timeout_s: int = Field(
@@ -71,6 +76,10 @@ class Config(BaseModel):
     archive_region: str = Field("us-east-1", description="Region of the S3 bucket.")
     archive_access_key: str = Field("", repr=False, description="Access key of the S3 bucket; empty: the host's role.")
     archive_secret_key: str = Field("", repr=False, description="Secret key of the S3 bucket.")
+    max_calls_per_account: int = Field(
+        1000, ge=1, description="Calls of one account at once, of any kind: streams and sockets count while open."
+    )
+    max_calls: int = Field(10_000, ge=1, description="Calls of all accounts at once.")
     sandbox_network: str = Field(
         "", description="IPv4 /16 to number sandboxes from; empty: one of 10.128.0.0/9 chosen by the instance."
     )

@@ -58,8 +58,9 @@ class Statements:
 class Running:
     """Serves in a thread until `stop`. The port is chosen by the kernel."""
 
-    def __init__(self, home: Path, **settings: Any) -> None:
+    def __init__(self, home: Path, protocol: type[HttpProtocol] = HttpProtocol, **settings: Any) -> None:
         self._home = home
+        self._protocol = protocol
         self._settings = {"upload_limit_mb": 8, **settings}
         self._up = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
@@ -87,7 +88,7 @@ class Running:
         await accounts.bootstrap(deps, hash_secret(key))
         settings = uvicorn.Config(
             create_app(deps),
-            http=HttpProtocol,
+            http=self._protocol,
             ws=WebSocketProtocol,
             ws_max_size=MESSAGE_BYTES,
             ws_per_message_deflate=False,
@@ -122,7 +123,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def server(running: Server) -> Iterator[Server]:
-    account, key = running.call(_new_account(running.deps))
+    account, key = running.call(new_account(running.deps))
     running.provider.created = 0
     running.provider.built.clear()
     yield replace(running, key=key)
@@ -136,7 +137,7 @@ def server(running: Server) -> Iterator[Server]:
         running.call(sandboxes.destroy(running.deps, account.id, sandbox.id))
 
 
-async def _new_account(deps: Deps) -> tuple[Account, str]:
+async def new_account(deps: Deps) -> tuple[Account, str]:
     secret, now = new_secret(), deps.clock.now()
     account = Account(new_account_id(), "test", "unlimited", new_project_id(), now)
     await deps.store.add_account(account, ApiKey(new_key_id(), account.id, "test", hash_secret(secret), now))

@@ -11,7 +11,7 @@ import pytest
 from skerry.api.gate import OPEN
 from skerry.control import accounts
 
-from .conftest import Server, _new_account
+from .conftest import Server, new_account
 
 DOCUMENT = json.loads((Path(__file__).resolve().parents[2] / "docs" / "openapi.json").read_text())
 OPERATIONS = [
@@ -35,7 +35,7 @@ MEMBERS: dict[str, object] = {"RunCommand": {"command": "true"}, "GitClone": {"u
 @pytest.fixture(scope="module")
 def theirs(running: Server) -> Iterator[dict[str, str]]:
     """One of each thing that has an id, all of another account."""
-    account, secret = running.call(_new_account(running.deps))
+    account, secret = running.call(new_account(running.deps))
     with httpx2.Client(base_url=running.url, headers={"Authorization": f"Bearer {secret}"}) as http:
         sandbox = http.post("/v1/sandboxes", json={}).json()["id"]
         command = http.post(f"/v1/sandboxes/{sandbox}/commands", json={"command": "echo secret"}).json()["id"]

@@ -92,6 +92,48 @@ def test_a_head_that_is_too_long_is_answered(server: Server) -> None:
     assert b'"too_large"' in answer
 
 
+@pytest.mark.parametrize(
+    ("begun", "more"),
+    [
+        (b"0\r\n", b"X-More: 0123456789\r\n" * 1000),
+        (b"0\r\nX-Long: ", b"0123456789" * 2000),
+        (b"4\r\nbody\r\n0\r\n", b"X-More: 0123456789\r\n" * 1000),
+        (b"1;", b"extension" * 2000),
+        (b"", b"0" * 20_000),
+    ],
+    ids=["many headers", "a long header", "behind a body", "a long extension", "a long number"],
+)
+def test_what_is_no_body_between_and_behind_chunks_is_cut_off(
+    server: Server, http: httpx2.Client, begun: bytes, more: bytes
+) -> None:
+    sandbox = http.post("/v1/sandboxes", json={}).json()["id"]
+    host, port = server.url.removeprefix("http://").split(":")
+    sent = 0
+    head = f"PUT /v1/sandboxes/{sandbox}/files/raw?path=x HTTP/1.1\r\nHost: x\r\nX-API-Key: {server.key}\r\n"
+    with socket.create_connection((host, int(port)), timeout=SOON_S) as raw, suppress(OSError):
+        raw.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode() + begun)
+        while sent < MOST_SENT:
+            raw.sendall(more)
+            sent += len(more)
+    assert sent < MOST_SENT
+
+
+async def test_small_chunks_are_a_body_however_many(server: Server, http: httpx2.Client) -> None:
+    sandbox = http.post("/v1/sandboxes", json={}).json()["id"]
+    path = f"/v1/sandboxes/{sandbox}/files/raw"
+    pieces = (b"x" for _ in range(HEAD_BYTES))
+    assert (await asyncio.to_thread(http.put, path, params={"path": "f"}, content=pieces)).status_code == 200
+    assert http.get(path, params={"path": "f"}).content == b"x" * HEAD_BYTES
+
+
+def test_a_header_behind_a_body_is_none(server: Server) -> None:
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=SOON_S) as raw:
+        head = b"GET /v1/me HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+        raw.sendall(head + f"0\r\nX-API-Key: {server.key}\r\n\r\n".encode())
+        assert raw.recv(65_536).startswith(b"HTTP/1.1 401 ")
+
+
 async def test_the_end_of_a_body_counts_as_no_head_however_much_comes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[HttpProtocol] = []
 

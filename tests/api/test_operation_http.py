@@ -17,7 +17,7 @@ from skerry import logs
 from skerry.model.errors import TooBusy, Unavailable
 from skerry.seams import Store
 
-from .conftest import Server, _new_account
+from .conftest import Server, new_account
 from .test_authorisation import NAMES, OPERATIONS, ask
 
 OWN_ID = re.compile(r"req_[0-9a-f]{20}")
@@ -275,7 +275,7 @@ def test_no_route_logs_what_it_was_sent(running: Server, log: Log) -> None:
     """Every route of the description, well- and ill-formed, at the most talkative level."""
     assert len(OPERATIONS) == len(NAMES) > 30
     marker = "hunter2-no-good-password"
-    account, secret = running.call(_new_account(running.deps))
+    account, secret = running.call(new_account(running.deps))
     headers = {"Authorization": f"Bearer {secret}", "X-Secret": marker, "Cookie": marker}
     with httpx2.Client(base_url=running.url, headers=headers, timeout=30) as http:
         body = {"env": {"TOKEN": marker}, "metadata": {"note": marker}}

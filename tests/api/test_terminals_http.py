@@ -16,7 +16,7 @@ from skerry.model.account import hash_secret
 from skerry.model.ids import CommandId
 from skerry.wire.terminals import SUBPROTOCOL, TICKET_PREFIX
 
-from .conftest import Server, _new_account
+from .conftest import Server, new_account
 from .test_commands_http import run, until
 
 
@@ -222,7 +222,7 @@ async def test_without_a_key_401_and_for_another_account_404_before_anything_ope
 ) -> None:
     terminal = opened(http, sandbox, argv=["cat"])
     command = f"/v1/commands/{terminal.rpartition('/')[2]}"
-    _, other = server.call(_new_account(server.deps))
+    _, other = server.call(new_account(server.deps))
     for path in (terminal, command):
         assert await refused(server, path) == (401, "unauthorized")
         wrong = {"Authorization": "Bearer skerry_live_wrong"}

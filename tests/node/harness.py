@@ -47,6 +47,7 @@ class Node:
     home: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="sk-", dir="/tmp")))
     process: subprocess.Popen[bytes] | None = None
     extra_env: dict[str, str] = field(default_factory=dict)
+    pool_mb: int = 2048
 
     def __post_init__(self) -> None:
         self.home.chmod(0o711)
@@ -64,7 +65,10 @@ class Node:
         main = Path(__file__).with_name("node_process.py")
         with (self.home / "node.log").open("ab") as logs:
             self.process = subprocess.Popen(  # noqa: ASYNC220 - it is waited for elsewhere
-                [sys.executable, str(main), str(self.home), self.runtime], stderr=logs, stdout=logs, env=environ
+                [sys.executable, str(main), str(self.home), self.runtime, str(self.pool_mb)],
+                stderr=logs,
+                stdout=logs,
+                env=environ,
             )
         provider = self.connect()
         await until(lambda: self._ready(provider), "the node is ready")
@@ -171,10 +175,12 @@ async def create(provider: LocalProvider, **changes: object) -> tuple[SandboxId,
     return wanted.id, provider.guest(wanted.id)
 
 
-async def run(guest: Guest, shell: str | None = None, *argv: str, **changes: object) -> tuple[Exit, bytes, bytes]:
+async def run(
+    guest: Guest, shell: str | None = None, *argv: str, deadline_s: float = DEADLINE_S, **changes: object
+) -> tuple[Exit, bytes, bytes]:
     """Run a command to its end: (exit, stdout, stderr)."""
     command = ExecSpec(id=new_command_id(), shell=shell, argv=argv, **changes)  # type: ignore[arg-type]
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(deadline_s):
         await guest.exec(command)
         return gathered([event async for event in guest.attach(command.id)])
 

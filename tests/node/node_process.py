@@ -1,4 +1,7 @@
-"""A real node as a process of its own, on a template that is just a directory: `node_process.py <home> <runtime>`."""
+"""A real node as a process of its own, on a template that is just a directory.
+
+node_process.py <home> <runtime> [<pool_mb>]
+"""
 
 import os
 import signal
@@ -47,12 +50,12 @@ class StaticImages:
     async def close(self) -> None: ...
 
 
-def config_of(home: Path, runtime: str) -> Config:
+def config_of(home: Path, runtime: str, pool_mb: int = 2048) -> Config:
     return Config(
         home=home,
         runtime=runtime,
         allow_shared_kernel=True,
-        pool_mb=2048,
+        pool_mb=pool_mb,
         output_cap_mb=64,
         user="root",
         dns="127.0.0.1",
@@ -70,5 +73,5 @@ def trace() -> None:
 
 if __name__ == "__main__":
     trace()
-    config = config_of(Path(sys.argv[1]), sys.argv[2])
+    config = config_of(Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:]))
     raise SystemExit(daemon.run(config, StaticImages, lambda _: CopyingArchiver(config.home / "store")))

@@ -66,6 +66,8 @@ def test_a_command_in_a_new_sandbox_is_known_by_its_dashes() -> None:
         ([b"~~x"], b"~x", ""),
         ([b"~/bin\r"], b"~/bin\r", ""),
         ([b"~?x"], b"x", "help"),
+        ([b"~?~."], b"", "leave"),
+        ([b"~?" * 2048], b"", "help"),
         ([b"\r~~."], b"\r~.", ""),
     ],
 )

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from skerry.api import output
 from skerry.api.call import Caller, RepeatKey, answer, once
+from skerry.api.hangups import while_there
 from skerry.api.render import command_view
 from skerry.api.streaming import BYTES, RAW_BODY, SSE, Stream, events, gathered
 from skerry.api.terminals import attached
@@ -134,10 +135,12 @@ async def kill_command(call: Caller, command_id: str) -> Response:
 async def send_stdin(request: Request, call: Caller, command_id: str, eof: bool = False) -> Response:
     """Pass the body on to the input of a command started with `stdin_stream`, as it comes; with `eof`, then end it.
 
-    The command's pace is the upload's. Not idempotent: of an upload that broke off, some has arrived.
+    The command's pace is the upload's; a client that leaves ends the call, not the command. Not idempotent: of an
+    upload that broke off, some has arrived.
     """
     command = await inputs.check_open(call.deps, call.account_id, command_id)
-    sent = await inputs.send(call.deps, command, gathered(request.stream()), end=eof)
+    sending = inputs.send(call.deps, command, gathered(request.stream()), end=eof)
+    sent = await while_there(request, sending)
     return answer(InputView(written_bytes=sent))
 
 

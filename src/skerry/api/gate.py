@@ -6,6 +6,7 @@ A plain ASGI callable, since it stands in the path of every request.
 import asyncio
 import re
 from collections.abc import Iterable
+from contextlib import nullcontext
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -13,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from skerry import logs
 from skerry.api import errors, sockets
+from skerry.api.calls import Calls
 from skerry.control import accounts
 from skerry.control.deps import Deps
 from skerry.model.errors import SkerryError, Unauthorized, Unavailable
@@ -32,11 +34,12 @@ _FILES = re.compile(r"/v1/sandboxes/[^/]+/files(?:/batch)?")  # file contents in
 
 
 class Gate:
-    """Authenticates, bounds JSON bodies before they are read, and refuses what is not JSON where JSON is due."""
+    """Authenticates, bounds the calls at once, and JSON bodies before they are read; refuses what is not JSON."""
 
     def __init__(self, app: ASGIApp, deps: Deps) -> None:
         self._app = app
         self._deps = deps
+        self._calls = Calls(deps.config)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan" or scope["path"] in OPEN:
@@ -44,9 +47,12 @@ class Gate:
             return
         try:
             await self._admit(scope)
+            with nullcontext() if scope[ACCOUNT] is None else self._calls.held(scope, scope[ACCOUNT]):
+                await self._pass(scope, receive, send)
         except SkerryError as error:
             await errors.render(error)(scope, receive, send)
-            return
+
+    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] in _WITH_BODY and not _BYTES.fullmatch(scope["path"]):
             limit = FILES_LIMIT if _FILES.fullmatch(scope["path"]) else JSON_LIMIT
             refusal = _refusal(scope["headers"], limit)

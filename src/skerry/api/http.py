@@ -10,7 +10,10 @@ for it when it has sent all or cannot send any more, finds it before the connect
 uvicorn writes an answer's head and its body apart, and the client wakes up for each. Here a small answer leaves whole.
 
 uvicorn takes a head of any length, and waits for one for ever, before anybody has said who they are. Here both have an
-end. Parsing is uvicorn's.
+end, and so has what may stand in and behind a body that comes in chunks; headers behind it are dropped.
+
+uvicorn does not notice a client that leaves while it does not read from it. Here the kernel is asked now and then.
+Parsing is uvicorn's.
 """
 
 import asyncio
@@ -23,11 +26,14 @@ from typing import Any, cast
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from skerry.api.hangups import HUNG_UP, has_hung_up, stay_in_touch
+
 LINGER_S = 2.0
 # A rest of a body up to this is cheaper to take than a new connection.
 SMALL_REST = 65_536
 HEAD_BYTES = 65_536  # of a request's line and headers; counted by what is received at once, so some more pass
 HEAD_WITHIN_S = 20.0  # from the first byte, or from the connection's beginning, to the head's end
+LOOK_EVERY_S = 5.0  # whether a client is still there from whom nothing is read
 _SMALL_ANSWER = re.compile(rb"\r\ncontent-length: [0-9]{1,5}\r\n")
 
 
@@ -79,6 +85,7 @@ class HttpProtocol(HttpToolsProtocol):
     """For `uvicorn.Config(http=…)`. Bound to the pinned uvicorn: it fills what its cycle's `receive` takes."""
 
     head_within_s = HEAD_WITHIN_S
+    look_every_s = LOOK_EVERY_S
 
     _upload: _Upload | None = None  # the request that is being received, if its body is not a small one
     _ending = False  # the last answer of this connection is out
@@ -86,28 +93,38 @@ class HttpProtocol(HttpToolsProtocol):
     _upgraded = False  # a WebSocket has it
     _in_head = True  # what comes next belongs to a head
     _heads = 0  # complete ones
-    _head_bytes = 0  # of the one that has not ended
+    _head_bytes = 0  # of the one that has not ended; in a body, of what is none of it
+    _body_seen = False  # in what is being received
     _patience: asyncio.TimerHandle | None = None  # while no request is being answered
+    _looking: asyncio.TimerHandle | None = None  # while reading is paused
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        stay_in_touch(transport)
+        self._hung_up = asyncio.Event()
         self._patience = self.loop.call_later(self.head_within_s, self._too_slow)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._be_patient()
+        if self._looking is not None:
+            self._looking.cancel()
+        self._hung_up.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self._ending:
             return
-        heads, in_head = self._heads, self._in_head
+        heads = self._heads
+        self._body_seen = False
         super().data_received(data)
-        if self._heads != heads:
+        if self._heads != heads or self._body_seen:
             self._head_bytes = 0
-        elif in_head:  # all of it: what begins behind a body is counted from its next piece on
+        else:  # all of it: what begins behind a body is counted from its next piece on
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES:
                 self._refuse(431, f"The request's line and headers are longer than {HEAD_BYTES} bytes.")
+        if self.flow.read_paused and self._looking is None:
+            self._looking = self.loop.call_later(self.look_every_s, self._look)
         # Also where an answered request's body goes on: uvicorn has no deadline any more once something comes.
         if self._patience is None and self._is_idle():
             self._patience = self.loop.call_later(self.head_within_s, self._too_slow)
@@ -115,6 +132,10 @@ class HttpProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_head = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # else it stands behind a body, and nobody has looked at it before
+            super().on_header(name, value)
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
@@ -129,6 +150,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._in_head = False
         self._be_patient()
         before = self.cycle
+        self.scope[HUNG_UP] = self._hung_up  # pyright: ignore[reportGeneralTypeIssues] - of our own
         super().on_headers_complete()
         self._upload = None
         if self.cycle is before:
@@ -141,6 +163,7 @@ class HttpProtocol(HttpToolsProtocol):
             self.cycle.send = self._watched(upload, self.cycle.send)  # pyright: ignore[reportAttributeAccessIssue]
 
     def on_body(self, body: bytes) -> None:
+        self._body_seen = True
         cycle = self.cycle
         assert self.parser is not None  # it is calling
         if self._upload is not None and self._upload.left is not None:
@@ -177,6 +200,16 @@ class HttpProtocol(HttpToolsProtocol):
     def shutdown(self) -> None:
         self._stopping = True
         super().shutdown()
+
+    def _look(self) -> None:
+        """A client whose end nobody reads up to holds what is done for it until it is found to have gone."""
+        self._looking = None
+        if not self.flow.read_paused or self.transport.is_closing():
+            return
+        if has_hung_up(self.transport.get_extra_info("socket")):
+            self.transport.abort()
+        else:
+            self._looking = self.loop.call_later(self.look_every_s, self._look)
 
     def _is_idle(self) -> bool:
         """Nobody works on a request of this connection."""

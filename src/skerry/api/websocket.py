@@ -4,18 +4,17 @@ uvicorn takes a client for dead whose pong does not come in time. A pong waits b
 read yet, and is not read here while its input waits for a command: neither is a sign of death.
 """
 
-import socket
 from asyncio.transports import BaseTransport
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
 
+from skerry.api.hangups import stay_in_touch
+
 PING_EVERY_S = 20.0
 PONG_WITHIN_S = 20.0
 MESSAGE_BYTES = 1_048_576  # from a client
 _MOST_PARTS = 1024  # of one message: empty ones cost memory, too
-# The kernel asks an idle peer that does not answer our pings either, because we do not read from it.
-_PROBES = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
@@ -25,11 +24,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     def connection_made(self, transport: BaseTransport) -> None:
         super().connection_made(transport)
-        peer: socket.socket = transport.get_extra_info("socket")
-        if peer.family != socket.AF_UNIX:
-            peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option, value in _PROBES:
-                peer.setsockopt(socket.IPPROTO_TCP, option, value)
+        stay_in_touch(transport)  # our pings do not tell: no answer is read while input waits
 
     def data_received(self, data: bytes) -> None:
         self._moved_at_s = self.loop.time()

@@ -154,6 +154,13 @@ def has_label(box: "Sandbox", key: str, value: str) -> bool:
     return (held if isinstance(held, str) else json.dumps(held)) == value
 
 
+def in_use() -> bool:
+    """Whether `skerry use` chose a sandbox for this directory."""
+    from skerry.cli import context
+
+    return context.current() is not None
+
+
 def _chosen(server: "Skerry") -> str:
     from skerry.cli import context
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from skerry.cli.connection import config, require_server
-from skerry.cli.output import Format, OutputOption, console, data, data_json
+from skerry.cli.output import Format, OutputOption, console, data, data_json, drawn
 from skerry.model.capability import Probe
 from skerry.model.errors import Invalid, Refused
 
@@ -107,13 +107,13 @@ def can_run(runtime: str, probes: Sequence[Probe]) -> bool:
 def _show(report: Report) -> None:
     for probe in report.probes:
         mark = "✓" if probe.ok else "✗" if probe.required else "–"
-        data(f"{mark} {probe.name:<22} {probe.detail}")
+        data(drawn(f"{mark} {probe.name:<22} {probe.detail}"))
         if not probe.ok and probe.remedy:
-            data(f"  {'':<22} → {probe.remedy}")
+            data(drawn(f"  {'':<22} → {probe.remedy}"))
     if report.ready:
         data(f"\nSandboxes can run here, on {report.runtime}.")
     else:
-        data(f"\nNo sandbox can run here on {report.runtime} until what is marked ✗ is mended.")
+        data(drawn(f"\nNo sandbox can run here on {report.runtime} until what is marked ✗ is mended."))
 
 
 def client_env() -> None:

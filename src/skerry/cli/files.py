@@ -108,13 +108,24 @@ def touch(
 
 def mv(
     source: PlaceArgument,
-    target: Annotated[str, typer.Argument(metavar="PATH", help="In the same sandbox; :PATH will do, too.")],
+    target: Annotated[
+        str, typer.Argument(metavar="[SANDBOX:]PATH", help="In the same sandbox.", autocompletion=complete_place)
+    ],
     overwrite: Annotated[bool, typer.Option("--overwrite/--no-overwrite", help="Replace a file there.")] = True,
     output: OutputOption = Format.TEXT,
 ) -> None:
     """Rename a file or directory within its sandbox."""
-    with _at(source) as (box, path):
-        entry = box.files.move(path, target.removeprefix(":"), overwrite=overwrite)
+    named, to = place(target)
+    with client() as server:
+        word, path = _place(source)
+        box = find(server, word)
+        if named and find(server, named).id != box.id:
+            raise Invalid(
+                f"'{target}' is in another sandbox, and `mv` renames within one. From one to another: `cp` it out, then"
+                " `cp` it in.",
+                field="to",
+            )
+        entry = box.files.move(path, to, overwrite=overwrite)
     _made(entry, output)
 
 
@@ -156,11 +167,16 @@ def watch(
 
 @contextmanager
 def _at(word: str) -> "Generator[tuple[Sandbox, str]]":
+    named, path = _place(word)
+    with client() as server:
+        yield find(server, named), path
+
+
+def _place(word: str) -> tuple[str | None, str]:
     named, path = place(word)
     if named is None:
         raise Invalid(f"'{word}' is no place in a sandbox: say SANDBOX:PATH, or :PATH for the one in use here.")
-    with client() as server:
-        yield find(server, named or None), path
+    return named or None, path
 
 
 def _made(entry: "FileEntry", output: Format) -> None:

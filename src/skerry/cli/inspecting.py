@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skerry.cli.connection import client, find
+from skerry.cli.connection import client, find, matching
 from skerry.cli.output import Format, OutputOption, data_json, hint, table
 from skerry.cli.sandboxes import SandboxArgument
 from skerry.model.errors import Invalid, NotFound
@@ -189,6 +189,8 @@ def _command(server: "Skerry", what: str | None) -> "RunningCommand":
 
     if what is not None and is_id(what, "cmd"):
         return server.command(what)
+    if what is not None and what.startswith("cmd_") and not matching(server, what):
+        raise NotFound(f"No command '{what}'. `skerry commands SANDBOX` lists those of a sandbox.")
     box = find(server, what)
     for kind in ("command", "startup"):
         for latest in box.commands.list(kind=kind, limit=1):

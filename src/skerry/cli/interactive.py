@@ -47,16 +47,16 @@ class Escape:
 
     def take(self, keys: bytes) -> tuple[bytes, str]:
         """What to pass on, and what is asked for: `leave`, `help` or nothing."""
-        passed = bytearray()
-        for number, key in enumerate(keys):
+        passed, asked = bytearray(), ""
+        for key in keys:
             one = bytes((key,))
             if self.pending:
                 self.pending = False
                 if one == b".":
                     return bytes(passed), "leave"
                 if one == b"?":
-                    rest, asked = self.take(keys[number + 1 :])
-                    return bytes(passed) + rest, asked or "help"
+                    asked = "help"
+                    continue  # and the line is as fresh as it was
                 self.fresh = False
                 if one != ESCAPE:
                     passed += ESCAPE
@@ -65,13 +65,13 @@ class Escape:
                 continue
             passed += one
             self.fresh = one in (b"\r", b"\n")
-        return bytes(passed), ""
+        return bytes(passed), asked
 
 
-def require_terminal() -> None:
-    """Raises Invalid where there is no terminal here."""
+def require_terminal(otherwise: str) -> None:
+    """Raises Invalid, with these words, where there is no terminal here."""
     if not (os.isatty(0) and os.isatty(1)):
-        raise Invalid("There is no terminal here: leave -t out, and give a command: skerry exec -i SANDBOX -- …")
+        raise Invalid(otherwise)
 
 
 def size() -> tuple[int, int]:

@@ -59,7 +59,7 @@ def start(here: "Config") -> Started:
         changed = {} if before is None else changes(here, before)
         why = _why_anew(here, before, changed)
         if not why:
-            return Started(_wait_ready(here), f"runs already, process {pid}")
+            return Started(_wait_ready(here, 0), f"runs already, process {pid}")
         check(here)
         worked = not instance.trouble(here)
         stop(here, pid)
@@ -137,8 +137,8 @@ def _put_back(before: "Running", error: SkerryError, changed: Mapping[str, tuple
 
 
 def _fresh(here: "Config", note: str, changed: Mapping[str, tuple[Any, Any]] | None = None) -> Started:
-    _spawn(here)
-    return Started(_wait_ready(here), note, changed or {})
+    begun_at = _spawn(here)
+    return Started(_wait_ready(here, begun_at), note, changed or {})
 
 
 @contextmanager
@@ -200,13 +200,17 @@ def stop(here: "Config", pid: int) -> None:
         time.sleep(0.05)
 
 
-def _spawn(here: "Config") -> None:
-    """Start `serve` in a session of its own, so that it outlives this terminal, and wait until it listens."""
+def _spawn(here: "Config") -> int:
+    """Start `serve` in a session of its own, so that it outlives this terminal, and wait until it listens.
+
+    Where in the log it has begun.
+    """
     from skerry import instance
     from skerry.serve import environment
 
     log = instance.log_file(here)
     with _opened_log(log) as sink:
+        begun_at = sink.tell()
         child = subprocess.Popen(
             [sys.executable, "-m", "skerry", "serve"],
             env={**os.environ, **environment(here)},
@@ -221,11 +225,11 @@ def _spawn(here: "Config") -> None:
         # Its own word: that of a server before it, which was killed, may lie there until it has taken its place.
         said = instance.published(here)
         if said is not None and said.pid == child.pid and instance.url_file(here).exists():
-            return
+            return begun_at
         if child.poll() is not None:
             if (other := instance.running_pid(here)) is not None:
                 raise Conflict(f"Another server was started from {here.home} meanwhile (process {other}). Try again.")
-            raise Unavailable(f"The server did not start. The end of {log}:\n{_tail(log)}")
+            raise Unavailable(f"The server did not start. The end of {log}:\n{tail(log, begun_at)}")
         if time.monotonic() > deadline:
             raise DeadlineExceeded(f"The server did not come up within {READY_S:.0f} s. Look at {log}.")
         time.sleep(0.02)
@@ -244,7 +248,7 @@ def _opened_log(log: Path) -> Generator[Any]:
         yield sink
 
 
-def _wait_ready(here: "Config") -> "CapabilitiesView":
+def _wait_ready(here: "Config", log_from: int) -> "CapabilitiesView":
     from skerry import instance
     from skerry.sdk import Skerry
 
@@ -259,15 +263,19 @@ def _wait_ready(here: "Config") -> "CapabilitiesView":
                 if trouble := instance.trouble(here):
                     raise Unavailable(trouble) from error
                 if instance.running_pid(here) is None:
-                    raise Unavailable(f"The server ended. The end of {log}:\n{_tail(log)}") from error
+                    raise Unavailable(f"The server ended. The end of {log}:\n{tail(log, log_from)}") from error
                 if time.monotonic() > deadline:
-                    raise Unavailable(f"{error.message}\nThe end of {log}:\n{_tail(log)}") from error
+                    raise Unavailable(f"{error.message}\nThe end of {log}:\n{tail(log, log_from)}") from error
                 time.sleep(0.1)
 
 
-def _tail(log: Path, lines: int = 12) -> str:
+def tail(log: Path, begun_at: int, lines: int = 12) -> str:
+    """The last lines that were logged behind `begun_at`: what came before tells of an earlier server."""
     try:
-        text = log.read_bytes()[-20_000:].decode("utf-8", "replace")
+        held = log.read_bytes()
     except OSError:
         return "(empty)"
-    return "\n".join("  " + line for line in text.splitlines()[-lines:])
+    if len(held) >= begun_at:  # else it was turned over
+        held = held[begun_at:]
+    text = held[-20_000:].decode("utf-8", "replace")
+    return "\n".join("  " + line for line in text.splitlines()[-lines:]) or "(empty)"

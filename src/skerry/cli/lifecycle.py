@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skerry.cli.connection import config, require_server
-from skerry.cli.output import Format, OutputOption, Step, data, data_json, hint, progress_line, step
-from skerry.model.errors import Conflict, Refused, Unavailable
+from skerry.cli.output import Format, OutputOption, Step, data, data_json, hint, progress, step
+from skerry.model.errors import Conflict, Refused, SkerryError, Unavailable
 
 if TYPE_CHECKING:
     from skerry.cli.launch import Started
     from skerry.config import Config
     from skerry.sdk import Skerry
+    from skerry.wire.sandboxes import CapabilitiesView
 
 HostOption = Annotated[str | None, typer.Option("--host", help="Address the API listens on.")]
 PortOption = Annotated[int | None, typer.Option("--port", help="TCP port of the API; 0 takes a free one.")]
@@ -69,11 +70,24 @@ def up(
             started = start(here)
             runs = started.capabilities
             one.note = f"{started.note}, {runs.runtime} {runs.runtime_version}".rstrip()
+        require_disk_limit(here, runs)
         with Skerry(instance.url(here), instance.key(here)) as server:
             _build(server, here.default_template, steps, quiet=quiet)
             if demo:
                 run_demo(server, steps, quiet=quiet)
     _report(here, started, steps, output)
+
+
+def require_disk_limit(here: "Config", runs: "CapabilitiesView") -> None:
+    """Raises Refused where the server would refuse every sandbox for this: before minutes go into a template."""
+    if runs.disk_limit != "none" or here.allow_unlimited_disk:
+        return
+    pool = next((probe for probe in runs.probes if probe.name == "pool"), None)
+    why, remedy = (f" ({pool.detail})", f" {pool.remedy}") if pool is not None else ("", "")
+    raise Refused(
+        f"Disk limits cannot be enforced here{why}, so one sandbox could fill the disk, and the server makes none."
+        f"{remedy} To run without disk limits all the same, set allow_unlimited_disk."
+    )
 
 
 @contextmanager
@@ -119,7 +133,14 @@ def _end(here: "Config", *, end_sandboxes: bool) -> tuple[int | None, int]:
     pid = instance.running_pid(here)
     if pid is None:
         return None, 0
-    left = _leave_sandboxes(here, end=end_sandboxes)
+    try:
+        left = _leave_sandboxes(here, end=end_sandboxes)
+    except SkerryError as error:
+        stop(here, pid)
+        raise Unavailable(
+            f"The server (process {pid}) has been ended, but its node did not answer, and may have left sandboxes"
+            f" running ({error.message}). To end those: `skerry up`, then `skerry down --all`."
+        ) from error
     stop(here, pid)
     return pid, left
 
@@ -141,12 +162,9 @@ def _build(server: "Skerry", template: str, steps: list[Step], *, quiet: bool) -
     if server.templates.get(template).status == "ready":
         return
     with step(f"build the template {template}", steps, quiet=quiet):
-        shown = -1
+        tell = progress()
         for line in server.templates.build(template):
-            # A line for each whole percent: enough to see it move, not so much that a log drowns in it.
-            if (percent := int(line.fraction * 100)) > shown:
-                shown = percent
-                progress_line(f"{'█' * (percent // 5):<20} {percent:3} %  {line.line}")
+            tell(line.fraction, line.line)
 
 
 def _report(here: "Config", started: "Started", steps: list[Step], output: Format) -> None:

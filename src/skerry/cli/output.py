@@ -4,10 +4,10 @@ import json
 import os
 import sys
 import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
@@ -57,14 +57,41 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
+_SIGNS = str.maketrans({"✓": "+", "✗": "x", "–": "-", "→": "->", "…": "...", "█": "#", "≥": ">="})
+
+
+def drawn(text: str, stream: TextIO | None = None, environ: Mapping[str, str] = os.environ) -> str:
+    """Words of our own, with letters for their signs where `stream` (stdout) or the locale cannot show signs.
+
+    Not for data, which goes out as it is. In the locale C Python writes UTF-8, and terminals show something else.
+    """
+    encoding = (stream or sys.stdout).encoding or "ascii"
+    locale = environ.get("LC_ALL") or environ.get("LC_CTYPE") or environ.get("LANG") or "C"
+    plain = locale in ("C", "POSIX") or not encoding.lower().replace("-", "").startswith("utf")
+    return text.translate(_SIGNS) if plain else text
+
+
 def hint(text: str) -> None:
-    """Words for a person; several lines are shown as such."""
-    sys.stderr.write("\n".join(printable(line) for line in text.split("\n")) + "\n")
+    """Words for a person; several lines are shown as such. They come behind the data that is out already."""
+    with suppress(OSError, ValueError):  # it is found again where data is written
+        sys.stdout.flush()
+    shown = "\n".join(printable(line) for line in text.split("\n"))
+    sys.stderr.write(drawn(shown, sys.stderr) + "\n")
 
 
-def progress_line(text: str) -> None:
-    """How far something is. On a terminal above the spinner, elsewhere a plain line."""
-    hint(f"  {text[:110]}")
+def progress(tell: Callable[[str], None] | None = None, *, watched: bool | None = None) -> Callable[[float, str], None]:
+    """Tells how far something is (from 0 to 1), and what it does: each percent to eyes, each tenth to a file."""
+    tell, watched = tell or hint, sys.stderr.isatty() if watched is None else watched
+    every, shown = 1 if watched else 10, -1
+
+    def show(fraction: float, what: str) -> None:
+        nonlocal shown
+        percent = int(fraction * 100 + 1e-9)
+        if percent // every > shown:
+            shown = percent // every
+            tell(f"  {'█' * (percent // 5):<20} {percent:3} %  {what}"[:112])
+
+    return show
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -114,7 +141,7 @@ def step(title: str, steps: list[Step], *, quiet: bool) -> Generator[Step]:
     one.seconds = time.perf_counter() - begun
     steps.append(one)
     if not quiet:
-        data(f"  {title:<34} {_duration(one.seconds):>9}  {one.note}".rstrip())
+        data(drawn(f"  {title:<34} {_duration(one.seconds):>9}  {one.note}".rstrip()))
         sys.stdout.flush()
 
 

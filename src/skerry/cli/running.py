@@ -1,9 +1,11 @@
 """`exec`, `run` and `shell`: a command's input, output and exit code are this program's.
 
-Exit codes: the command's own; 128 + n after signal n; 124 after its deadline; 125 where Skerry itself failed; 130 after
-an interrupt. What runs it, on pipes or on a terminal, is in `foreground` and `interactive`.
+Exit codes: the command's own; 128 + n after signal n; 124 after its deadline; 127 where its program was not found, 126
+where that could not be run; 125 where Skerry itself failed; 130 after an interrupt. What runs it, on pipes or on a
+terminal, is in `foreground` and `interactive`.
 """
 
+import shlex
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -107,7 +109,7 @@ def shell(
     from skerry.cli.interactive import require_terminal
 
     with own_failures(Format.TEXT), client() as server:
-        require_terminal()
+        require_terminal("A shell needs a terminal here. For one command: skerry exec SANDBOX -- COMMAND")
         box = find(server, sandbox)
         given: dict[str, Any] = {"env": parse_env(env), "cwd": cwd, "user": user}
         code = _on_terminal(box, None, given, escape=escape, attach=attach)
@@ -211,7 +213,7 @@ def _check_terminal(*, stdin: bool, tty: bool, timeout: int | None, output: Form
         raise Invalid("A terminal has no deadline: leave out -t, or --timeout.", field="timeout")
     if not stdin:
         raise Invalid("Without -i nobody could type on it: say -it, or leave out -t.", field="tty")
-    require_terminal()
+    require_terminal("There is no terminal here: leave -t out, and give a command: skerry exec -i SANDBOX -- …")
 
 
 def _script(words: list[str]) -> tuple[Path | None, list[str]]:
@@ -223,7 +225,10 @@ def _script(words: list[str]) -> tuple[Path | None, list[str]]:
     if is_marked(words) or path.suffix not in INTERPRETERS:
         return None, command[1:] if not is_marked(words) and command[0] == "--" else command
     if not path.is_file():
-        raise Invalid(f"There is no file {path} on this machine. What is inside is run with: skerry run -- {path} …")
+        raise Invalid(
+            f"There is no file {path} on this machine. What is inside is run with: skerry run --"
+            f" {shlex.quote(command[0])} …"
+        )
     return path, [INTERPRETERS[path.suffix], f"/workspace/{path.name}", *command[1:]]
 
 

@@ -1,5 +1,6 @@
 """`create`, `ls`, `get`, `label`, `rm`."""
 
+import shlex
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -103,8 +104,14 @@ def create(
         data_json(as_json(box))
     else:
         data(box.id)
-        named = "" if use else f"{box.name or box.id} "
+        named = "" if use else f"{_pasted(box)} "
         hint(f"{box.info.template} on {box.runtime}. Next: skerry exec {named}-- echo hello")
+
+
+def _pasted(box: "Sandbox") -> str:
+    """A word of a shell for it: its name, where that is no option and shows as it is."""
+    name = box.name or ""
+    return shlex.quote(name) if name.isprintable() and name.strip() and name[0] != "-" else box.id
 
 
 def list_sandboxes(
@@ -237,7 +244,7 @@ def _meant(server: "Skerry", word: str, *, every: bool) -> "list[Sandbox]":
 
 def _labels(box: "Sandbox") -> str:
     told = ",".join(f"{key}={value}" for key, value in box.info.metadata.items() if isinstance(value, str | int))
-    return told if len(told) <= SHOWN_LABELS else told[: SHOWN_LABELS - 1] + "…"
+    return told if len(told) <= SHOWN_LABELS else told[: SHOWN_LABELS - 3] + "..."
 
 
 def age(since: datetime) -> str:

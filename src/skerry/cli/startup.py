@@ -32,14 +32,23 @@ def get(sandbox: SandboxArgument = None, output: OutputOption = Format.TEXT) -> 
 
 
 def set_line(
-    line: Annotated[str | None, typer.Argument(help="A shell line.")] = None,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[SANDBOX] LINE", help="A sandbox, then a shell line.")
+    ] = None,
     sandbox: SandboxOption = None,
     none: Annotated[bool, typer.Option("--none", help="Take it away.")] = False,
     output: OutputOption = Format.TEXT,
 ) -> None:
-    """Set it, or take it away. It runs when the sandbox comes up the next time; `startup run` runs it now."""
-    if none == (line is not None):
-        raise Invalid("Give a shell line (in quotes), or --none to take it away.", field="command")
+    """Set it, or take it away. It runs when the sandbox comes up the next time; `startup run` runs it now.
+
+    With the sandbox left out, that of the one in use here.
+    """
+    said = list(words or [])
+    if sandbox is None and len(said) == 2 - none:
+        sandbox = said.pop(0)
+    if len(said) != 1 - none:
+        raise Invalid("Give a sandbox and a shell line in quotes, or --none to take it away.", field="command")
+    line = None if none else said[0]
     with client() as server:
         view = find(server, sandbox).startup.set(line)
     _print(view, output)

@@ -6,7 +6,7 @@ import typer
 
 from skerry.cli.completion import complete_template
 from skerry.cli.connection import client
-from skerry.cli.output import Format, OutputOption, data, data_json, progress_line, table
+from skerry.cli.output import Format, OutputOption, data, data_json, progress, table
 
 NameArgument = Annotated[str, typer.Argument(help="The template's name.", autocompletion=complete_template)]
 
@@ -45,8 +45,9 @@ def get(name: NameArgument, output: OutputOption = Format.TEXT) -> None:
 def build(name: NameArgument, output: OutputOption = Format.TEXT) -> None:
     """Build a template, or follow the build that runs; what it does is told on stderr. Built already: nothing to do."""
     with client() as server:
+        tell = progress()
         for line in server.templates.build(name):
-            progress_line(f"{line.fraction * 100:3.0f} %  {line.line}")
+            tell(line.fraction, line.line)
         built = server.templates.get(name)
     if output is Format.JSON:
         data_json(built.model_dump(mode="json"))

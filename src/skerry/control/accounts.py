@@ -1,15 +1,19 @@
 """Accounts and keys: who a request comes from, and the first account of a new installation."""
 
+import asyncio
 import hmac
 from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
 
 import structlog
 
 from skerry.control.deps import Deps
 from skerry.model.account import Account, ApiKey, hash_secret, hint_of, new_secret
-from skerry.model.errors import Refused, Unauthorized
+from skerry.model.errors import Refused, Unauthorized, Unavailable
 from skerry.model.ids import AccountId, KeyId, new_account_id, new_key_id, new_project_id
 
+LOOK_EVERY_S = 10.0  # whether other processes have deleted a key with which something here is open
 _log = structlog.get_logger()
 
 
@@ -72,8 +76,8 @@ async def create_key(deps: Deps, account_id: AccountId, name: str) -> tuple[ApiK
 async def delete_key(deps: Deps, account_id: AccountId, key_id: KeyId) -> None:
     """End a key at once (in other processes on the same database: within two seconds).
 
-    The account's open WebSockets in this process are closed, and its tickets void, whichever key they came from: whose
-    key is good opens them again. Other answers that are under way go on to their end.
+    The account's open WebSockets are closed (in other processes: within ten seconds), and its tickets void, whichever
+    key they came from: whose key is good opens them again. Other answers that are under way go on to their end.
 
     The key that the call came with may go, too. The first key lies in the server's home as well and comes back with the
     next start while it lies there.
@@ -84,6 +88,34 @@ async def delete_key(deps: Deps, account_id: AccountId, key_id: KeyId) -> None:
     """
     await deps.store.delete_key(account_id, key_id)
     deps.keys.forget(key_id, account_id)
+
+
+async def key_deleted(deps: Deps, account_id: AccountId) -> None:
+    """Return when a key of this account is deleted, here or, soon after it, by another process."""
+    if deps.sole:
+        await deps.keys.deleted(account_id)
+        return
+    looks = (deps.keys.deleted(account_id), _deleted_elsewhere(deps, account_id))
+    looking = [asyncio.ensure_future(look) for look in looks]
+    try:
+        done, _ = await asyncio.wait(looking, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in looking:
+            task.cancel()
+        await asyncio.gather(*looking, return_exceptions=True)
+
+
+async def _deleted_elsewhere(deps: Deps, account_id: AccountId) -> None:
+    known = deps.keys.of(account_id, deps.clock.now())
+    while True:
+        with suppress(Unavailable):
+            present = {key.id for key in await deps.store.list_keys(account_id)}
+            if known - present:
+                return
+            known = present
+        await deps.clock.sleep_until(deps.clock.now() + timedelta(seconds=LOOK_EVERY_S))
 
 
 async def bootstrap(deps: Deps, secret_hash: bytes, hint: str = "") -> Account:

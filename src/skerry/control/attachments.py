@@ -6,7 +6,7 @@ This is all that the data path (`edge`) is given. Whose command it is was settle
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from skerry.control import endings, following, idleness, terminals
+from skerry.control import accounts, endings, following, idleness, terminals
 from skerry.control.deps import Deps
 from skerry.control.streams import closing
 from skerry.model.command import Command, CommandEvent, Exit, TerminalSize
@@ -40,7 +40,7 @@ class Attachment:
 
     async def revoked(self) -> None:
         """Return when a key of the account was deleted: whoever is attached has to show a good one again."""
-        await self.deps.keys.deleted(self.command.account_id)
+        await accounts.key_deleted(self.deps, self.command.account_id)
 
     async def resize(self, size: TerminalSize) -> None:
         await terminals.resize_command(self.deps, self.command, size)

@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, urlsplit
 from skerry.control import commands, files
 from skerry.control.commands import NewCommand, Result
 from skerry.control.deps import Deps
-from skerry.control.git_script import SCRIPT
+from skerry.control.git_script import LAUNCH, OWN, SCRIPT
 from skerry.model.errors import Invalid
 from skerry.model.ids import AccountId
 
@@ -89,10 +89,11 @@ def command_of(wanted: Operation, auth: Auth | None, timeout_s: int = TIMEOUT_S)
         case Push():
             cwd, words, scope = files.absolute(wanted.path), _push(wanted), f"push {wanted.remote or ''}"
     return NewCommand(
-        argv=("/bin/sh", "-c", SCRIPT, "git", "auth" if auth else "open", scope, *words),
+        argv=("/bin/sh", "-c", LAUNCH, "git", SCRIPT, "git", "auth" if auth else "open", scope, *words),
         timeout_s=timeout_s,
         cwd=cwd,
         env={
+            **OWN,
             "GIT_TERMINAL_PROMPT": "0",
             "GIT_ALLOW_PROTOCOL": ":".join(_PROTOCOLS if auth is None else _PROTOCOLS[:2]),
         },

@@ -1,8 +1,8 @@
 """The script that a git operation with or without a token runs in, POSIX shell. Nothing is pasted into it.
 
 Arguments: `auth` or `open`; where the token may go (`url <scheme://host>`, or `fetch`/`push` and a remote's name, whose
-address is looked up); git's own arguments. With `auth`, standard input has three lines: user name, token, both in
-base64.
+address is looked up); git's own arguments. LAUNCH is handed the script in front of them. With `auth`, standard input
+has three lines: user name, token, both in base64.
 
 The command line's configuration comes last in git's list, so it wins: helpers of the repository and of the user are
 dropped, hooks, file system monitors and prompts are off. The token is offered to one scheme and host only, by a helper
@@ -10,7 +10,16 @@ that reads it from descriptor 9; a redirect to another host therefore finds no t
 once, so the pipe holds it a few times. What git prints passes through a filter that strikes the token out.
 """
 
+# What the environment has a shell do may print all that the shell is handed. bash takes none of it in privileged mode;
+# where `sh` is one that this does not find, OWN leaves it nothing to take.
+LAUNCH = """\
+if [ -x /bin/bash ]; then exec /bin/bash -p -c "$@"; fi
+exec /bin/sh -c "$@"
+"""
+OWN = {"SHELLOPTS": "", "BASHOPTS": "", "BASH_ENV": "", "ENV": ""}
+
 SCRIPT = r"""
+set +xv
 mode=$1 scope=$2
 shift 2
 if ! command -v git >/dev/null; then

@@ -12,6 +12,7 @@ from skerry.model.ids import AccountId, KeyId
 
 # A key that another process deletes goes on working here for this long; one deleted here ends at once.
 _KEEP = timedelta(seconds=2)
+_LATELY = timedelta(seconds=8)  # and so long ago something may have been let in by one, and begins only now
 _MOST = 10_000
 # How exact `last_used_at` is: a key that is used all the time is written down this often.
 NOTE_EVERY = timedelta(minutes=1)
@@ -37,6 +38,11 @@ class KeyCache:
             self._written.clear()
         self._found[key.secret_hash] = (key, now + _KEEP)
         self._used[key.id] = now
+
+    def of(self, account_id: AccountId, now: datetime) -> set[KeyId]:
+        """Those of an account that were good a moment ago."""
+        found = self._found.values()
+        return {key.id for key, until in found if key.account_id == account_id and now < until + _LATELY}
 
     async def deleted(self, account_id: AccountId) -> None:
         """Return when a key of this account is deleted here: what was opened with a key may have been with that one."""

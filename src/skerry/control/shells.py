@@ -22,7 +22,6 @@ from skerry.model.sandbox import Sandbox
 from skerry.model.shell import ShellSession
 from skerry.model.shell import ShellState as State
 
-MOST = 256  # sessions a sandbox
 _TEXT_LIMIT = 98_304  # bytes of a command's text: an argument has at most 131,072, quoted and with its wrapper
 _READ_S = 10
 # Another process may be at work on what a command left: for so long after its end, or after a claim without a command.
@@ -46,10 +45,6 @@ async def create(deps: Deps, account_id: AccountId, sandbox_id: str) -> ShellSes
         NotFound, Conflict: As `sandboxes.awake`; `too_many_sessions`: delete some.
     """
     sandbox = await sandboxes.awake(deps, account_id, sandbox_id)
-    if len(await deps.store.list_shells(sandbox.id)) >= MOST:
-        raise Conflict(
-            f"Sandbox '{sandbox.id}' has {MOST} sessions. Delete those that are not needed.", code="too_many_sessions"
-        )
     now = deps.clock.now()
     session = ShellSession(new_shell_id(), sandbox.id, account_id, created_at=now, used_at=now)
     await deps.store.add_shell(session)

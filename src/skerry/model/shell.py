@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from skerry.model.errors import Conflict
 from skerry.model.ids import AccountId, CommandId, SandboxId, ShellId
 
 WORKSPACE = "/workspace"
+MOST_SHELLS = 256  # sessions a sandbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +36,11 @@ class ShellSession:
     state: ShellState = field(default_factory=ShellState)
     command_id: CommandId | None = None
     token: str | None = field(default=None, repr=False)
+
+
+def too_many(sandbox_id: SandboxId) -> Conflict:
+    """What a store says to one session more than a sandbox may have."""
+    return Conflict(
+        f"Sandbox '{sandbox_id}' has {MOST_SHELLS} sessions. Delete those that are not needed.",
+        code="too_many_sessions",
+    )

@@ -93,7 +93,12 @@ async def _work(
 ) -> None:
     opened = await opener()
     try:
-        spool = Spool(config.node_dir / "spool", config.output_cap_mb << 20, config.output_keep_hours * 3600.0)
+        spool = Spool(
+            config.node_dir / "spool",
+            config.output_cap_mb << 20,
+            config.output_keep_hours * 3600.0,
+            sandbox_cap_bytes=config.sandbox_output_mb << 20,
+        )
         records = Records(config.node_dir / "sandboxes")
         first_range = int(config.instance, 16)
         supervisor = Supervisor(opened.parts, records, spool, group, first_range)

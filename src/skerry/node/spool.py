@@ -12,7 +12,7 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from skerry.model.errors import Invalid, NotFound
 from skerry.model.ids import CommandId, SandboxId, is_id
 from skerry.node.spool_audience import GRACE_S, ignored
 from skerry.node.spool_files import read_header, starts_in
+from skerry.node.spool_quota import SANDBOX_CAP_BYTES, Quota
 from skerry.node.spool_reader import Reader
 from skerry.node.spool_writer import Writer
 
@@ -29,7 +30,15 @@ from skerry.node.spool_writer import Writer
 class Spool:
     """The spools of all commands of one node. Holds in memory only those that run, or whose end is not on disk yet."""
 
-    def __init__(self, directory: Path, cap_bytes: int, keep_s: float, grace_s: float = GRACE_S) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        cap_bytes: int,
+        keep_s: float,
+        grace_s: float = GRACE_S,
+        sandbox_cap_bytes: int = SANDBOX_CAP_BYTES,
+        free_bytes: Callable[[], int] | None = None,
+    ) -> None:
         self._directory = directory
         self._root = os.fspath(directory)
         self._cap_bytes = cap_bytes
@@ -37,6 +46,7 @@ class Spool:
         self._grace_s = grace_s  # how long an unread output waits for a reader
         self._live: dict[CommandId, Writer] = {}
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._quota = Quota(directory, sandbox_cap_bytes, free_bytes)
 
     def __contains__(self, command_id: CommandId) -> bool:
         """Whether it runs or has ended. Output alone, of a start that was interrupted, is no command yet."""
@@ -56,7 +66,9 @@ class Spool:
         if not is_id(command_id, "cmd"):
             raise Invalid(f"'{command_id}' is not a command's id.", field="id")
         if command_id not in self._live:
-            writer = Writer(self._directory / command_id, sandbox_id, self._cap_bytes, keep, self._grace_s)
+            path, share_of = self._directory / command_id, self._quota.share
+            writer = Writer(path, sandbox_id, self._cap_bytes, share_of, keep, self._grace_s)
+            self._quota.forget(command_id)  # what there is counts as the writer's
             writer.recover()
             self._live[command_id] = writer
         return self._live[command_id]
@@ -85,6 +97,7 @@ class Spool:
         writer = self._live.pop(command_id, None)
         if writer is not None:
             writer.close()
+            self._quota.idle(command_id, *writer.charge)
 
     def check_owner(self, command_id: CommandId, sandbox_id: SandboxId) -> None:
         """Raises NotFound unless the command is one of this sandbox."""
@@ -163,6 +176,7 @@ class Spool:
             with suppress(FileNotFoundError):
                 if now_s - _touched_s(entry) > self._keep_s:
                     shutil.rmtree(entry, ignore_errors=True)
+                    self._quota.forget(CommandId(entry.name))
                     removed += 1
         return removed
 

@@ -2,7 +2,8 @@
 
 The index is the truth: output is written first, so what lies beyond the index is the torn end of a write and is cut.
 Who keeps the head has one segment. Who keeps the tail fills one after the other and removes the oldest; at least
-7/8 of the cap are there at any moment. Nothing here knows how a command ends up with which.
+7/8 of the cap are there at any moment, as far as the sandbox's share goes. Nothing here knows how a command ends up
+with which.
 """
 
 import asyncio
@@ -31,6 +32,7 @@ from skerry.node.spool_files import (
     remove_strays,
     starts_in,
 )
+from skerry.node.spool_quota import Share
 
 _SEGMENTS = 8  # full ones in a tail
 _MOST_SEGMENTS = 32  # with those that a full disk cut short
@@ -43,12 +45,15 @@ class Writer:
         "_audience",
         "_cap",
         "_channel",
+        "_charged",
         "_fd",
         "_index_fd",
         "_keep",
         "_older",
         "_path",
         "_records",
+        "_share",
+        "_share_of",
         "_start",
         "_waiters",
         "end",
@@ -63,6 +68,7 @@ class Writer:
         path: Path,
         sandbox_id: SandboxId,
         cap_bytes: int,
+        share_of: Callable[[SandboxId], Share],
         keep: Keep = Keep.HEAD,
         grace_s: float = GRACE_S,
     ) -> None:
@@ -76,6 +82,9 @@ class Writer:
         self._channel = -1
         self._waiters: list[asyncio.Future[None]] = []
         self._audience = Audience(grace_s)
+        self._share_of = share_of
+        self._share = share_of(sandbox_id)
+        self._charged = 0  # bytes that count in the share
         self.sandbox_id = sandbox_id
         self.started_at_s = time.time()
         self.kept = 0  # offset up to which the index answers
@@ -98,11 +107,9 @@ class Writer:
         room = self._room(channel)
         if self.kept == self.end and room > 0:
             part = data if len(data) <= room else data[:room]
-            if len(part) <= INLINE:
-                self._store(channel, part)
-            else:
-                await asyncio.to_thread(self._store, channel, part)
-            self._wake()
+            if granted := await self._claim(channel, len(part)):
+                await self._put(channel, part[:granted])
+                self._wake()
         self.end += len(data)
 
     async def _append_tail(self, channel: int, data: bytes) -> None:
@@ -112,14 +119,47 @@ class Writer:
             if (self.kept != self.end or self._room(channel) <= 0) and not await asyncio.to_thread(self._rotate):
                 break
             part = bytes(rest[: self._room(channel)])
-            if len(part) <= INLINE:
-                self._store(channel, part)
-            else:
-                await asyncio.to_thread(self._store, channel, part)
+            granted = await self._claim(channel, len(part))
+            # Its own past makes room at last.
+            while granted < len(part) and self._older and not self._share.is_disk_low():
+                await asyncio.to_thread(self._drop_oldest)
+                granted += self._take(channel, len(part) - granted)
+            if not granted:
+                break
+            part = part[:granted]
+            await self._put(channel, part)
             self.end += len(part)
             rest = rest[len(part) :]
         self.end += len(rest)
         self._wake()
+
+    async def _claim(self, channel: int, wanted: int) -> int:
+        """How many of `wanted` bytes the sandbox may keep. All of it, mostly, and then without waiting."""
+        granted = self._take(channel, wanted)
+        if granted == wanted or not self._share.can_make_room:
+            return granted
+        more = await self._share.claim(wanted - granted)
+        self._charged += more
+        return granted + more
+
+    def _take(self, channel: int, wanted: int) -> int:
+        record = 0 if channel == self._channel else RECORD.size
+        taken = self._share.take(wanted + record)
+        self._charged += taken
+        return max(0, taken - record)
+
+    async def _put(self, channel: int, data: bytes) -> None:
+        if len(data) <= INLINE:
+            self._store(channel, data)
+        else:
+            await asyncio.to_thread(self._store, channel, data)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Have exactly that count which is there."""
+        there = self._size() + sum(size for _, size in self._older)
+        self._share.add(there - self._charged)
+        self._charged = there
 
     def lost(self, upto: int) -> None:
         """Record that the bytes up to `upto` never come: a hole in the output, so that offsets stay positions."""
@@ -131,6 +171,7 @@ class Writer:
                 os.ftruncate(self._fd, upto)
                 self._record(LOST, upto)
                 self.kept = upto
+            self._settle()
         self.end = upto  # a tail goes on in another segment, there
         self._wake()
 
@@ -160,6 +201,13 @@ class Writer:
         if self._fd >= 0:
             self.close()
             shutil.rmtree(self._path, ignore_errors=True)
+        self._share.add(-self._charged)
+        self._charged = 0
+
+    @property
+    def charge(self) -> tuple[Share, int]:
+        """Whose share its bytes count in, and how many they are."""
+        return self._share, self._charged
 
     async def changed(self) -> None:
         """Return when bytes or the end have come since the caller last looked (and has awaited nothing since)."""
@@ -245,9 +293,13 @@ class Writer:
     def _evict(self) -> None:
         full = self._cap - self._cap // _SEGMENTS  # without what the new segment may take
         while self._older and (sum(size for _, size in self._older) > full or len(self._older) >= _MOST_SEGMENTS):
-            with suppress(OSError):
-                remove_segment(self._path, self._older[0][0])
-            self._older.popleft()
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        with suppress(OSError):
+            remove_segment(self._path, self._older[0][0])
+        self._older.popleft()
+        self._settle()
 
     # -- after a crash -----------------------------------------------------------------------------------------
 
@@ -259,6 +311,7 @@ class Writer:
         if header is None:
             return
         self.sandbox_id, self.started_at_s, self._keep = header.sandbox_id, header.started_at_s, header.keep
+        self._share = self._share_of(self.sandbox_id)
         remove_strays(self._path, starts)
         self._older.extend((start, self._size_on_disk(start)) for start in starts[:-1])
         self._start = self.kept = starts[-1]
@@ -273,6 +326,7 @@ class Writer:
         os.ftruncate(self._fd, self.kept - self._start)
         self.end = self.kept
         self._evict()
+        self._settle()
 
     def _size_on_disk(self, start: int) -> int:
         return sum(os.stat(name(self._path, start)).st_size for name in (output_path, index_path))  # noqa: PTH116

@@ -9,6 +9,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -154,6 +155,8 @@ class BtrfsTrees:
         with btrfs.opened(self._pool) as fd:
             # The group first: at its limit even a removal may see EDQUOT.
             groups = quota.remove(fd, [*earlier.groups, *([] if owner is None else [quota.group_of(owner)])])
+            if owner is None and self.disk_limit == quota.SIMPLE:
+                self._release(fd, paths)
             deleted = [number for path in paths for number in btrfs.delete_subvolume(path)]
             # A full file system lets subvolumes go first; what does not go even then is tried at the next removal.
             groups = quota.remove(fd, groups)
@@ -161,6 +164,11 @@ class BtrfsTrees:
         with self._lock:
             self._leftovers.groups += groups
             self._leftovers.subvolumes += subvolumes
+
+    def _release(self, fd: int, paths: list[Path]) -> None:
+        for path in paths:
+            with suppress(FileNotFoundError), btrfs.opened(path) as tree:
+                quota.release(fd, btrfs.subvolume_id(tree))
 
     def copy(self, source: Path, path: Path, *, owner: str | None = None, sealed: bool = False) -> None:
         group = None if owner is None or self.disk_limit == "none" else quota.group_of(owner)

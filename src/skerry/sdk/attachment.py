@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from skerry.model.errors import ProtocolError
-from skerry.sdk.results import Lost, Output, Stream
+from skerry.sdk.results import Lost, Output, Stream, shell_code
 
 _STREAMS: dict[int, Stream] = {1: "stdout", 2: "stderr"}
 
@@ -22,12 +22,8 @@ class Ended:
 
     @property
     def shell_code(self) -> int:
-        """The exit code that a shell would show: the command's, 128 + signal, 124 after a deadline, else 125."""
-        if self.timed_out:
-            return 124
-        if self.exit_code is not None:
-            return self.exit_code
-        return 128 + self.signal if self.signal is not None else 125
+        """The exit code that a shell would show, see `results.shell_code`."""
+        return shell_code(self.exit_code, self.signal, self.reason, self.message, timed_out=self.timed_out)
 
 
 class Reader:

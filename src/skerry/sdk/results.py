@@ -42,6 +42,37 @@ class BuildLine:
     line: str
 
 
+NOT_STARTED = "not_started"
+# `message` begins with a code where a command was not started; these are about the place, the user and the sandbox.
+_NOT_THE_PROGRAM = ("cwd", "user", "limit", "busy")
+
+
+def shell_code(
+    exit_code: int | None, signal: int | None, reason: str | None, message: str | None, *, timed_out: bool
+) -> int:
+    """The exit code that a shell would show for an end of a command.
+
+    Its own; 128 + signal; 124 after its deadline; 127 where the program was not found, 126 where it could not be run;
+    else 125.
+    """
+    if timed_out:
+        return 124
+    if exit_code is not None:
+        return exit_code
+    if signal is not None:
+        return 128 + signal
+    code, _ = _told(message)
+    if reason != NOT_STARTED or not code or code in _NOT_THE_PROGRAM:
+        return 125
+    return 127 if code == "not_found" else 126
+
+
+def _told(message: str | None) -> tuple[str, str]:
+    """The code that a message begins with, if it does, and the words."""
+    code, colon, words = (message or "").partition(": ")
+    return (code, words) if colon and code.isidentifier() and code.islower() else ("", message or "")
+
+
 @dataclass(frozen=True, slots=True)
 class CommandResult:
     """How a command ended. `exit_code` and `signal` exclude each other; both None: see `reason` and `message`.
@@ -96,16 +127,14 @@ class CommandResult:
             return f"was killed by signal {self.signal}" + (f" ({self.reason})" if self.reason == "oom" else "")
         if self.exit_code is not None:
             return f"ended with exit code {self.exit_code}"
+        if self.reason == NOT_STARTED:
+            return f"could not be started: {_told(self.message)[1]}".rstrip(".")
         return f"is {self.status}" + (f" ({self.reason}: {self.message})" if self.reason else "")
 
     @property
     def shell_code(self) -> int:
-        """The exit code that a shell would show: the command's, 128 + signal, 124 after a deadline, else 125."""
-        if self.timed_out:
-            return 124
-        if self.exit_code is not None:
-            return self.exit_code
-        return 128 + self.signal if self.signal is not None else 125
+        """The exit code that a shell would show, see `shell_code`."""
+        return shell_code(self.exit_code, self.signal, self.reason, self.message, timed_out=self.timed_out)
 
     def check(self) -> "CommandResult":
         """Itself, where the exit code is 0.

@@ -242,7 +242,9 @@ class Store(Protocol):
         """
         ...
 
-    async def add_shell(self, session: ShellSession) -> None: ...
+    async def add_shell(self, session: ShellSession) -> None:
+        """Record a session. Raises Conflict (`too_many_sessions`) where its sandbox has MOST_SHELLS already."""
+        ...
 
     async def get_shell(self, shell_id: ShellId) -> ShellSession:
         """Raises NotFound. Knows no account."""

@@ -4,11 +4,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
 from skerry.model.errors import NotFound
 from skerry.model.ids import AccountId, CommandId, SandboxId, ShellId
-from skerry.model.shell import ShellSession, ShellState
+from skerry.model.shell import MOST_SHELLS, ShellSession, ShellState, too_many
 from skerry.store import rows
 from skerry.store.box import Box
 from skerry.store.sealing import SHELL_STATE
@@ -33,6 +33,9 @@ def open_state(box: Box, shell_id: str, sealed: str) -> ShellState:
 
 
 def add(connection: Connection, box: Box, session: ShellSession) -> None:
+    present = select(func.count()).select_from(shells).where(shells.c.sandbox_id == session.sandbox_id)
+    if connection.execute(present).scalar_one() >= MOST_SHELLS:
+        raise too_many(session.sandbox_id)
     row = {
         "id": session.id,
         "sandbox_id": session.sandbox_id,

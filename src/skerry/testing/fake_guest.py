@@ -18,6 +18,7 @@ from skerry.testing.fake_shell import FakeCommand, FakeShell, FixedScript
 from skerry.testing.fake_stream import FakeStream, stream_pair
 
 _CHUNK_BYTES = 65_536
+STDIN_ROOM = 65_536  # what waits for a command; more is waited with
 
 
 class FakeReader:
@@ -155,8 +156,17 @@ class FakeGuest:
 
     async def write_stdin(self, command_id: CommandId, data: bytes) -> None:
         command = self._command(command_id)
-        command.stdin += data
+        async with command.changed:
+            await command.changed.wait_for(
+                lambda: len(command.stdin) < STDIN_ROOM or command.exit is not None or self._cause is not None
+            )
+        if command.exit is None:
+            command.stdin += data
         await command.notify()
+
+    def stdin_of(self, command_id: CommandId) -> bytes:
+        """What waits for a command."""
+        return bytes(self._command(command_id).stdin)
 
     async def close_stdin(self, command_id: CommandId) -> None:
         command = self._command(command_id)

@@ -254,6 +254,7 @@ async def take_stdin(command: FakeCommand, ready: Callable[[], int]) -> bytes:
         count = ready() or len(command.stdin)
         taken = bytes(command.stdin[:count])
         del command.stdin[:count]
+        command.changed.notify_all()  # there is room again
         return taken
 
 

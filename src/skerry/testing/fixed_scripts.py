@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 
 from skerry.control.code import OWN_DESCRIPTOR
-from skerry.control.git_script import SCRIPT
-from skerry.control.shell_state import LAUNCH
+from skerry.control.git_script import LAUNCH as GIT
+from skerry.control.shell_state import LAUNCH as SESSION
 from skerry.control.startup import AFRESH
 from skerry.testing.fake_shell import FakeCommand, FakeShell, FixedScript, ShellExit, take_stdin
 
@@ -36,6 +36,7 @@ async def _code(shell: FakeShell, command: FakeCommand, args: Sequence[str]) -> 
 
 async def _git(shell: FakeShell, command: FakeCommand, args: Sequence[str]) -> int:
     """Says what git would be called with, and how many lines of secrets it was given."""
+    args = args[2:]  # behind the script and its name
     secrets = await take_stdin(command, lambda: 0) if args[0] == "auth" else b""
     await command.write(1, f"{args[0]} {args[1]}: git {' '.join(args[2:])}\n{secrets.count(10)} lines\n".encode())
     return 0
@@ -45,4 +46,4 @@ async def _startup(shell: FakeShell, command: FakeCommand, args: Sequence[str]) 
     return await shell.script(command, args[1])
 
 
-FIXED: Mapping[str, FixedScript] = {LAUNCH: _session, OWN_DESCRIPTOR: _code, SCRIPT: _git, AFRESH: _startup}
+FIXED: Mapping[str, FixedScript] = {SESSION: _session, OWN_DESCRIPTOR: _code, GIT: _git, AFRESH: _startup}

@@ -15,7 +15,7 @@ from skerry.model.lifecycle import Cause, Event, State, advance
 from skerry.model.metrics import Population
 from skerry.model.request import Once, mismatch
 from skerry.model.sandbox import Change, Filter, Placement, Promised, Sandbox
-from skerry.model.shell import ShellSession, ShellState
+from skerry.model.shell import MOST_SHELLS, ShellSession, ShellState, too_many
 from skerry.model.snapshot import Snapshot, SnapshotState
 from skerry.model.startup import StartupRun
 from skerry.model.ticket import Ticket
@@ -344,6 +344,8 @@ class MemoryStore:
         ]
 
     async def add_shell(self, session: ShellSession) -> None:
+        if len(await self.list_shells(session.sandbox_id)) >= MOST_SHELLS:
+            raise too_many(session.sandbox_id)
         self._shells[session.id] = session
 
     async def get_shell(self, shell_id: ShellId) -> ShellSession:

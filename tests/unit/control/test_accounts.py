@@ -1,5 +1,7 @@
 """Keys and the first account: a secret exists once, in its owner's hands."""
 
+import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -7,12 +9,13 @@ import pytest
 
 from skerry.control import accounts, reconcile
 from skerry.control.keys import NOTE_EVERY
-from skerry.model.account import KEY_PREFIX, hash_secret, new_secret
-from skerry.model.errors import Conflict, NotFound, Unauthorized
+from skerry.model.account import KEY_PREFIX, ApiKey, hash_secret, new_secret
+from skerry.model.errors import Conflict, NotFound, Unauthorized, Unavailable
+from skerry.model.ids import AccountId
 from skerry.testing.memory_store import MemoryStore
 from skerry.testing.store_suite import add_account
 
-from .conftest import World
+from .conftest import World, until
 
 
 @pytest.fixture
@@ -65,6 +68,56 @@ async def test_a_key_that_another_process_deleted_ends_within_two_seconds(world:
     world.clock.advance(2)
     with pytest.raises(Unauthorized):
         await accounts.authenticate(world.deps, secret)
+
+
+async def test_whoever_is_attached_hears_of_a_key_that_another_process_deleted(world: World) -> None:
+    deps = replace(world.deps, sole=False)
+    key, _ = await accounts.create_key(deps, world.account.id, "ci")
+    waiting = asyncio.ensure_future(accounts.key_deleted(deps, world.account.id))
+    for _ in range(2):  # it looks again and again
+        await until(lambda: world.clock.sleepers == 1)
+        world.clock.advance(accounts.LOOK_EVERY_S)
+        await until(lambda: world.clock.sleepers == 1)
+        assert not waiting.done()
+    later, _ = await accounts.create_key(deps, world.account.id, "later")
+    await world.store.delete_key(world.account.id, key.id)
+    world.clock.advance(accounts.LOOK_EVERY_S)
+    await asyncio.wait_for(waiting, 10)
+    assert later.id in {key.id for key in await world.store.list_keys(world.account.id)}
+
+
+async def test_a_key_that_was_deleted_elsewhere_just_after_it_opened_a_socket_is_missed_at_once(world: World) -> None:
+    deps = replace(world.deps, sole=False)
+    key, secret = await accounts.create_key(deps, world.account.id, "ci")
+    await accounts.authenticate(deps, secret)
+    await world.store.delete_key(world.account.id, key.id)
+    await asyncio.wait_for(accounts.key_deleted(deps, world.account.id), 10)
+
+
+async def test_who_waits_for_a_deleted_key_hears_of_one_deleted_here_at_once_and_survives_a_broken_store(
+    world: World,
+) -> None:
+    class Broken(MemoryStore):
+        broken = False
+
+        async def list_keys(self, account_id: AccountId) -> Sequence[ApiKey]:
+            if self.broken:
+                raise Unavailable("The database is locked.")
+            return await super().list_keys(account_id)
+
+    store = Broken(world.clock)
+    account = await add_account(store)
+    deps = replace(world.deps, sole=False, store=store)
+    key, _ = await accounts.create_key(deps, account.id, "ci")
+    waiting = asyncio.ensure_future(accounts.key_deleted(deps, account.id))
+    await until(lambda: world.clock.sleepers == 1)
+    store.broken = True
+    world.clock.advance(accounts.LOOK_EVERY_S)
+    await until(lambda: world.clock.sleepers == 1)
+    store.broken = False
+    await accounts.delete_key(deps, account.id, key.id)
+    await asyncio.wait_for(waiting, 10)
+    assert world.clock.sleepers == 0
 
 
 async def test_another_accounts_key_cannot_be_deleted(world: World) -> None:

@@ -14,7 +14,7 @@ from skerry.control.sandboxes import NewSandbox
 from skerry.control.shell_state import environment, fold, read_dump, wrap
 from skerry.model.errors import Conflict, Invalid, NotFound
 from skerry.model.ids import new_command_id
-from skerry.model.shell import ShellSession, ShellState
+from skerry.model.shell import MOST_SHELLS, ShellSession, ShellState
 from skerry.testing.store_suite import add_account
 
 from .conftest import World, recorded, until
@@ -95,7 +95,7 @@ async def test_another_accounts_session_is_not_found(world: World) -> None:
 
 async def test_sessions_have_a_bound_and_so_have_their_commands(world: World) -> None:
     session = await session_of(world)
-    for _ in range(shells.MOST - 1):
+    for _ in range(MOST_SHELLS - 1):
         await shells.create(world.deps, world.account.id, session.sandbox_id)
     with pytest.raises(Conflict, match="Delete"):
         await shells.create(world.deps, world.account.id, session.sandbox_id)

@@ -27,6 +27,7 @@ def run(instance: str, servers: tuple[str, ...]) -> list[Probe]:
             lambda: _other_firewalls(instance),
             _firewall_remedy(interface_prefix(instance)),
             required=False,
+            without="Mend nftables first (apt-get install nftables): without it nobody can tell.",
         ),
         _tried(
             "dns",
@@ -51,11 +52,16 @@ class _Fails(Exception):
     """A probe's finding that is no error of the system."""
 
 
-def _tried(name: str, attempt: Callable[[], str], remedy: str, *, required: bool = True) -> Probe:
+def _tried(
+    name: str, attempt: Callable[[], str], remedy: str, *, required: bool = True, without: str | None = None
+) -> Probe:
+    """`without` is the remedy where it could not even be looked."""
     try:
         return Probe(name, True, attempt(), required=required)
-    except (OSError, SkerryError, _Fails) as error:
+    except _Fails as error:
         return Probe(name, False, str(error), remedy, required=required)
+    except (OSError, SkerryError) as error:
+        return Probe(name, False, str(error), without or remedy, required=required)
 
 
 def _nftables() -> str:

@@ -1,21 +1,35 @@
 """Shell sessions, as every Store keeps them."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
 
-from skerry.model.errors import NotFound
+from skerry.model.errors import Conflict, NotFound
 from skerry.model.ids import (
     new_command_id,
     new_shell_id,
 )
-from skerry.model.shell import ShellState
+from skerry.model.shell import MOST_SHELLS, ShellState
 from skerry.seams import Store
 from skerry.testing.store_suite.makers import NOW, add_account, add_sandbox, shell_of
 
 
 class ShellsSuite:
     """Give it a `store` fixture; the store holds nothing yet."""
+
+    async def test_a_sandbox_has_so_many_sessions_however_many_are_made_at_once(self, store: Store) -> None:
+        sandbox = await add_sandbox(store, await add_account(store))
+        sessions = [shell_of(sandbox) for _ in range(MOST_SHELLS + 8)]
+        made = await asyncio.gather(*(store.add_shell(session) for session in sessions), return_exceptions=True)
+        refused = [error for error in made if error is not None]
+        assert len(refused) == 8
+        assert all(isinstance(error, Conflict) and error.code == "too_many_sessions" for error in refused)
+        kept = list(await store.list_shells(sandbox.id))
+        assert len(kept) == MOST_SHELLS
+        await store.delete_shell(kept[0].id)
+        await store.add_shell(shell_of(sandbox))
+        await store.add_shell(shell_of(await add_sandbox(store, await store.get_account(sandbox.account_id))))
 
     async def test_a_session_comes_back_as_it_was(self, store: Store) -> None:
         session = shell_of(await add_sandbox(store, await add_account(store)))
