@@ -64,18 +64,12 @@ def digest(path):
     h = hashlib.sha256()
     with open(path, "rb") as file:
         end = file.seek(0, 2)
-        at = 0
-        while at < end:
-            try: start = os.lseek(file.fileno(), at, os.SEEK_DATA)
-            except OSError: break
-            stop = os.lseek(file.fileno(), start, os.SEEK_HOLE)
-            file.seek(start)
-            at = start
-            while at < stop:
-                data = file.read(min(1 << 20, stop - at))
-                if not data: break
-                if data.strip(b"\0"): h.update(b"%d" % at + data)
-                at += len(data)
+        # gVisor finds no holes, and reading gigabytes of them takes it a minute: samples do.
+        places = range(0, end, 1 << 20) if end <= 1 << 30 else [*range(0, end, 1 << 20), end - 4]
+        for at in places:
+            file.seek(at)
+            data = file.read(1 << 20 if end <= 1 << 30 else 4)
+            if data.strip(b"\0"): h.update(b"%d" % at + data)
     return h.hexdigest()
 for top, names, files in os.walk(b"/workspace/odd"):
     names.sort()
