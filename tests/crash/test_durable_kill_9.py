@@ -1,4 +1,4 @@
-"""`kill -9` at each step of stop, archive, resume, restore, snapshot, its deletion and fork: nothing lost, nothing left.
+"""`kill -9` at each step of stop, archive, resume, restore, snapshot, its deletion and fork: no file lost or left.
 
 A usual run kills at every seventh step, each time another victim; SKERRY_TEST_CRASH=all is the whole matrix, and
 SKERRY_TEST_CRASH_RUNTIME=runsc runs either on gVisor.
@@ -41,7 +41,5 @@ def matrix() -> list[object]:
 
 
 @pytest.mark.parametrize(("case", "step", "victim"), matrix())
-def test_f34_x2_a_crash_loses_no_files_and_leaves_none(
-    crash: CrashServer, case: Case, step: Step, victim: str
-) -> None:
+def test_f34_x2_a_crash_loses_no_files_and_leaves_none(crash: CrashServer, case: Case, step: Step, victim: str) -> None:
     case(crash, step, victim)

@@ -93,7 +93,7 @@ def under_way(client: Skerry, box: Sandbox) -> None:
     eventually("it is under way", moves, within_s=BACK_S)
 
 
-def test_a_stop_says_that_its_files_wait_for_the_store_and_is_done_when_it_is_back(place: Place, client: Skerry) -> None:
+def test_a_stop_says_that_its_files_wait_and_is_done_when_the_store_is_back(place: Place, client: Skerry) -> None:
     box = client.create()
     box.files.write("kept", CONTENT)
     place.store.die()
