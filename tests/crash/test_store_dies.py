@@ -38,7 +38,7 @@ class Place:
                 snapshot.delete()
 
 
-@pytest.fixture(scope="module", params=["directory", "s3"])
+@pytest.fixture(scope="module", params=["directory", pytest.param("s3", marks=pytest.mark.long)])
 def running(request: pytest.FixtureRequest) -> Iterator[tuple[Place, frozenset[str]]]:
     if os.geteuid() != 0:
         pytest.skip("sandboxes need root")

@@ -144,10 +144,12 @@ async def test_errors_are_of_their_kind(archiver: Archiver, tree: Path, vault: V
     back = tmp_path / "back"
     back.mkdir()
     missing = Archive(new_archive_id(), 1, 1, 1, 0)
+    with pytest.raises(Unavailable, match="cannot be read"):  # nothing was stored yet: there is no store
+        await last(archiver.fetch(back, missing, vault, cache_name="sbx_2"))
+    archive = await archived(archiver, tree, vault)
     with pytest.raises(NotFound) as caught:
         await last(archiver.fetch(back, missing, vault, cache_name="sbx_2"))
     assert caught.value.code == "archive_missing"
-    archive = await archived(archiver, tree, vault)
     with pytest.raises(Refused) as refused:
         await last(archiver.fetch(back, archive, Vault(vault.id, os.urandom(32)), cache_name="sbx_2"))
     assert refused.value.code == "archive_damaged"
