@@ -40,7 +40,8 @@ class Tracer:
             self._record(frame, event)
         elif event == self._event and frame.f_code.co_qualname == self._name and self._is_there(frame, event):
             self._event = ""  # once
-            os.kill(os.getpid(), signal.SIGSTOP)
+            # To this thread: with one to the process another may take it, and this one goes on for a while.
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
     def _is_there(self, frame: FrameType, event: str) -> bool:
         if frame.f_globals.get("__name__") != self._module:
