@@ -4,11 +4,11 @@ import asyncio
 import json
 import shutil
 import subprocess
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Collection, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from skerry.model.capture import Archive, Moved, Swept, Vault
+from skerry.model.capture import Archive, Blob, Moved, Swept, Vault
 from skerry.model.errors import NotFound, Unavailable
 from skerry.model.ids import ArchiveId, is_id, new_archive_id
 
@@ -25,6 +25,7 @@ class CopyingArchiver:
         self.cache_names: list[str] = []
         self.forgotten: list[str] = []
         self.under_way = 0
+        self.remembers: dict[str, Blob] = {}
 
     async def archive(
         self, tree: Path, vault: Vault, *, captured_at: datetime, cache_name: str
@@ -71,6 +72,10 @@ class CopyingArchiver:
 
     async def forget(self, cache_name: str) -> None:
         self.forgotten.append(cache_name)
+        self.remembers.pop(cache_name, None)
+
+    async def remembered(self) -> Sequence[Blob]:
+        return list(self.remembers.values())
 
     async def _wait(self, tree: Path) -> None:
         await self.gate.wait()

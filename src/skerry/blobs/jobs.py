@@ -7,7 +7,7 @@ import asyncio
 import os
 import re
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Collection
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from skerry.blobs.job import Job, decode_answer, encode_job
-from skerry.blobs.stat_cache import cache_path
+from skerry.blobs.stat_cache import cache_path, cached
 from skerry.blobs.store import Place
-from skerry.model.capture import Archive, Moved, Swept, Vault
+from skerry.model.capture import Archive, Blob, Moved, Swept, Vault
 from skerry.model.errors import Invalid, Unavailable
 from skerry.model.ids import is_id, new_archive_id
 
@@ -128,6 +128,10 @@ class Archiver:
         path = cache_path(self._cache_dir, _checked(cache_name))
         with suppress(FileNotFoundError):
             await asyncio.to_thread(path.unlink)
+
+    async def remembered(self) -> Sequence[Blob]:
+        """The cache names of the trees that are remembered, and what remembering each takes."""
+        return await asyncio.to_thread(cached, self._cache_dir)
 
     def _job(self, verb: Any, vault: Vault, **more: Any) -> Job:
         if not is_id(vault.id, "vlt"):

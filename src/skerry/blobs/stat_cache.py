@@ -8,12 +8,14 @@ damaged, cut off, or of another vault is as good as none.
 import os
 import struct
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
 
 from blake3 import blake3
 
 from skerry.blobs.keys import Keys
+from skerry.model.capture import Blob
 
 RACY_NS = 1_000_000_000
 
@@ -136,3 +138,15 @@ def _tidy(directory: Path) -> None:
 
 def cache_path(cache_dir: Path, name: str) -> Path:
     return cache_dir / "stat" / name
+
+
+def cached(cache_dir: Path) -> list[Blob]:
+    """The caches that are there, by name; those that are being written are none."""
+    found: list[Blob] = []
+    with suppress(FileNotFoundError), os.scandir(cache_dir / "stat") as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                status = entry.stat(follow_symlinks=False)
+                if not entry.name.startswith("."):
+                    found.append(Blob(entry.name, status.st_size, datetime.fromtimestamp(status.st_mtime, UTC)))
+    return found

@@ -35,6 +35,7 @@ class Work:
     dropping: dict[TreeId, asyncio.Task[None]] = field(default_factory=dict[TreeId, asyncio.Task[None]])
     archiving: dict[AccountId, int] = field(default_factory=dict[AccountId, int])  # how many, by account
     swept: dict[AccountId, datetime] = field(default_factory=dict[AccountId, datetime])
+    unswept: dict[AccountId, str] = field(default_factory=dict[AccountId, str])  # why the last sweep failed
     gate: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(ARCHIVES_AT_ONCE))
 
 

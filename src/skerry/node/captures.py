@@ -13,8 +13,10 @@ from pathlib import Path
 from skerry.model.capture import Held
 from skerry.model.errors import Invalid
 from skerry.model.ids import TreeId, is_id
+from skerry.model.leak import LeakKind
 from skerry.node.parts import Still
 from skerry.node.pool import Pool
+from skerry.node.traces import Trace, entries
 from skerry.node.trees import FLUSHING
 
 _HALF_MADE = ".new"
@@ -95,6 +97,18 @@ class Captures:
                 if (still := self.find(tree)) is not None:
                     found.append(Held(tree, still.since))
         return found
+
+    def lineages(self) -> set[str]:
+        """The trees that are held, and the lines that they are of."""
+        found: set[str] = set()
+        for held in self.held():
+            if (still := self.find(held.id)) is not None:  # else it went meanwhile
+                found |= {held.id, still.lineage}
+        return found
+
+    def half_made(self) -> list[Trace]:
+        there = entries(LeakKind.HALF_TREE, self._directory, _HALF_MADE)
+        return [one for one in there if one.name.endswith(_HALF_MADE) or not Path(one.name, ABOUT).exists()]
 
     def clean(self) -> None:
         """Remove what was never whole: to be called when nothing is being made."""

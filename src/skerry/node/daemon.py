@@ -27,6 +27,7 @@ from skerry.model.capability import Capabilities, Probe
 from skerry.model.errors import Refused, SkerryError
 from skerry.model.sandbox import NetworkMode
 from skerry.node.images import Images
+from skerry.node.leaks import forget_stray_caches
 from skerry.node.object_store import open_archiver, storage_probe
 from skerry.node.open_parts import MakeArchiver, MakeImages, OpenedParts, open_parts
 from skerry.node.ops import Ops
@@ -110,6 +111,7 @@ async def _work(
         spawn(group, _every(INODES_EVERY_S, opened.parts.layers.enforce_inodes), "inodes")
         spawn(group, _every(TEND_EVERY_S, supervisor.tend), "tend")
         spawn(group, _every(INTERVAL_S, sampler.sample), "sample")
+        spawn(group, _every(SWEEP_EVERY_S, lambda: forget_stray_caches(opened.parts, supervisor)), "forget")
         spawn(group, _every(SYNC_EVERY_S, lambda: asyncio.to_thread(records.sync)), "sync")
         spawn(group, _every(SWEEP_EVERY_S, lambda: asyncio.to_thread(spool.sweep, time.time())), "sweep")
         log.info("the node is ready", sandboxes=len(supervisor.list()), runtime=opened.parts.runtime.name)

@@ -15,6 +15,7 @@ from skerry.model.ids import SandboxId, TreeId, is_id
 from skerry.node.captures import Captures
 from skerry.node.parts import Still
 from skerry.node.pool import Pool, full, require_room
+from skerry.node.traces import Trace
 from skerry.node.tree_copy import DEEPEST
 from skerry.node.turns import Turns
 
@@ -79,6 +80,14 @@ class KeptTrees:
     async def held(self, stopped: Sequence[SandboxId]) -> list[Held]:
         """The captured trees, and those of sandboxes that are known to be stopped."""
         return await self._turns.run(lambda: self._held(stopped))
+
+    async def lineages(self) -> set[str]:
+        """The captured trees, and the lines that they are of."""
+        return await self._turns.run(self._captures.lineages)
+
+    async def traces(self) -> list[Trace]:
+        """What is half-made."""
+        return await self._turns.run(self._captures.half_made)
 
     async def tidy(self) -> None:
         """Let go of what could not go before."""

@@ -15,11 +15,15 @@ from skerry.model.bundle import IdRange
 from skerry.model.capability import Probe
 from skerry.model.errors import Invalid, NotFound, Refused
 from skerry.model.ids import SandboxId, TreeId, is_id
+from skerry.model.leak import LeakKind
 from skerry.model.sandbox import Limits
+from skerry.node import quota
 from skerry.node.captures import ABOUT, Captures
 from skerry.node.kept_trees import find, missing, uncopied
 from skerry.node.layer_mounts import LayerMounts, Rootfs
+from skerry.node.mounts import mounts_under
 from skerry.node.pool import Pool, close_pool, full, open_pool, require_room
+from skerry.node.traces import Trace, entries
 from skerry.node.trees import FLUSHING
 from skerry.node.turns import Turns
 
@@ -174,6 +178,10 @@ class Layers:
         """Every sandbox that anything is left of: whole, half-made, half-removed, or only mounted."""
         return await self.turns.run(self._list)
 
+    async def traces(self) -> list[Trace]:
+        """All directories of files, mounts and quota groups, and whose they are: a group's owner is its number."""
+        return await self.turns.run(self._traces)
+
     def _home(self, sandbox_id: SandboxId) -> Path:
         if not is_id(sandbox_id, "sbx"):
             raise Invalid(f"Not a sandbox id: {sandbox_id!r}.", field="id")
@@ -313,6 +321,16 @@ class Layers:
         names = [path.name.removesuffix(_HALF_MADE) for path in self.pool.sandboxes.iterdir()]
         names += [path.name for path in self.pool.mounts.iterdir()]
         return {SandboxId(name) for name in names if is_id(name, "sbx")}
+
+    def _traces(self) -> list[Trace]:
+        place = self.pool.mounts.resolve()
+        found = entries(LeakKind.SUBVOLUME, self.pool.sandboxes, _HALF_MADE)
+        mounted = [entry.target for entry in mounts_under(place) if entry.target != place]
+        found += [Trace(LeakKind.MOUNT, one.relative_to(place).parts[0], str(one)) for one in mounted]
+        found += [one for one in entries(LeakKind.MOUNT, place) if Path(one.name) not in mounted]
+        # A native pool's file system may have other instances' groups, and its owner's.
+        groups = self.pool.trees.groups() if self.pool.image is not None else []
+        return found + [Trace(LeakKind.QUOTA_GROUP, str(one), f"{quota.shown(one)} {self.pool.path}") for one in groups]
 
     def _enforce_inodes(self, sandbox_id: SandboxId, limits: Limits) -> None:
         trees, home = self.pool.trees, self._home(sandbox_id)

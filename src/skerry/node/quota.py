@@ -40,6 +40,11 @@ def group_of(name: str) -> int:
     return 1 << 48 | int.from_bytes(hashlib.sha256(name.encode()).digest()[:6], "big")
 
 
+def shown(group: int) -> str:
+    """A group as btrfs-progs writes it."""
+    return f"{group >> 48}/{group & (1 << 48) - 1}"
+
+
 def mode(pool: Path) -> str | None:
     """SIMPLE, FULL, or None while quotas are off."""
     directory = _sysfs(pool)

@@ -72,6 +72,10 @@ class Trees(Protocol):
         """Let go of what could not go before. To be called at the start, and now and then."""
         ...
 
+    def groups(self) -> list[int]:
+        """The quota groups of owners that there are, whether the owners are or not."""
+        ...
+
     def make_image(self, path: Path) -> None:
         """Make an empty tree for a template, not charged to anybody."""
         ...
@@ -201,6 +205,12 @@ class BtrfsTrees:
         with self._lock:
             self._leftovers.groups += groups
 
+    def groups(self) -> list[int]:
+        if self.disk_limit == "none":
+            return []
+        with btrfs.opened(self._pool) as fd:
+            return sorted(group for group in quota.groups(fd) if group >> 48)
+
     def make_image(self, path: Path) -> None:
         with self._lock:
             if not btrfs.is_subvolume(self._base):
@@ -264,6 +274,9 @@ class PlainTrees:
 
     def tidy(self) -> None:
         """Nothing is charged to anybody."""
+
+    def groups(self) -> list[int]:
+        return []
 
     def make_image(self, path: Path) -> None:
         path.mkdir(mode=0o755)
