@@ -178,7 +178,7 @@ class Layers:
         """Every sandbox that anything is left of: whole, half-made, half-removed, or only mounted."""
         return await self.turns.run(self._list)
 
-    async def traces(self) -> list[Trace]:
+    async def traces(self) -> Sequence[Trace]:
         """All directories of files, mounts and quota groups, and whose they are: a group's owner is its number."""
         return await self.turns.run(self._traces)
 
@@ -322,7 +322,7 @@ class Layers:
         names += [path.name for path in self.pool.mounts.iterdir()]
         return {SandboxId(name) for name in names if is_id(name, "sbx")}
 
-    def _traces(self) -> list[Trace]:
+    def _traces(self) -> Sequence[Trace]:
         place = self.pool.mounts.resolve()
         found = entries(LeakKind.SUBVOLUME, self.pool.sandboxes, _HALF_MADE)
         mounted = [entry.target for entry in mounts_under(place) if entry.target != place]

@@ -4,6 +4,7 @@ A trace of a sandbox that is being made or removed is none: whoever works on it 
 """
 
 import time
+from collections.abc import Mapping
 
 from skerry.model.ids import SandboxId
 from skerry.model.leak import Leak, LeakKind
@@ -29,7 +30,7 @@ async def find(parts: Parts, supervisor: Supervisor) -> list[Leak]:
     wanted = before | await _wanted(parts, supervisor)
     strays = [trace for trace in traces if trace.owner not in wanted]
     owners = sorted({SandboxId(one.owner) for one in strays if one.kind is LeakKind.SUBVOLUME})
-    sizes = await parts.layers.charged_bytes(owners) if owners else {}
+    sizes: Mapping[SandboxId, int] = await parts.layers.charged_bytes(owners) if owners else {}
     return [_leak(one, sizes.get(SandboxId(one.owner))) for one in strays]
 
 
@@ -55,7 +56,9 @@ async def _traces(parts: Parts) -> list[Trace]:
 
 
 async def _caches(parts: Parts) -> list[Trace]:
-    remembered = [] if parts.archiver is None else await parts.archiver.remembered()
+    if parts.archiver is None:
+        return []
+    remembered = await parts.archiver.remembered()
     return [
         Trace(LeakKind.STAT_CACHE, one.key, one.key, one.modified_at.timestamp(), one.size_bytes) for one in remembered
     ]

@@ -277,7 +277,7 @@ class Network:
         names = {path.name for path in self._directory.iterdir()} if self._directory.exists() else set[str]()
         return {SandboxId(name) for name in names} | set(self._indices)
 
-    def _traces(self) -> list[Trace]:
+    def _traces(self) -> Sequence[Trace]:
         found = entries(LeakKind.NETNS, self._directory)
         found += [
             Trace(LeakKind.INTERFACE, link.owner or link.name, link.name) for link in links.host_ends(self._instance)
