@@ -14,6 +14,7 @@ from skerry.model.capture import Held
 from skerry.model.errors import Invalid
 from skerry.model.ids import TreeId, is_id
 from skerry.model.leak import LeakKind
+from skerry.node import inherited
 from skerry.node.parts import Still
 from skerry.node.pool import Pool
 from skerry.node.traces import Trace, entries
@@ -54,6 +55,7 @@ class Captures:
         unfinished = self._begin(tree)
         try:
             self._trees.copy(source, unfinished / _TREE, sealed=True)
+            inherited.note(self._trees, source, unfinished)
             self._finish(tree, now, lineage)
         except OSError:
             self.undo(tree)

@@ -17,7 +17,7 @@ from skerry.model.errors import Invalid, NotFound, Refused
 from skerry.model.ids import SandboxId, TreeId, is_id
 from skerry.model.leak import LeakKind
 from skerry.model.sandbox import Limits
-from skerry.node import quota
+from skerry.node import inherited, quota
 from skerry.node.captures import ABOUT, Captures
 from skerry.node.kept_trees import find, missing, uncopied
 from skerry.node.layer_mounts import LayerMounts, Rootfs
@@ -268,7 +268,12 @@ class Layers:
                 (unfinished / "workspace").chmod(0o755)
             else:
                 self.pool.trees.copy(found.path, unfinished / "workspace", owner=sandbox_id)
+                inherited.note(self.pool.trees, found.path, unfinished)
+                inherited.check(unfinished, unfinished / "workspace", limits.disk_mb * _MIB)
             unfinished.rename(home)
+        except Refused:
+            self._remove(sandbox_id, unfinished)
+            raise
         except OSError as error:
             self._remove(sandbox_id, unfinished)
             if source is not None:

@@ -95,6 +95,11 @@ def usage_bytes(pool: Path, group: int, kind: str) -> int:
     return usage_reader(pool, kind)(group)
 
 
+def referenced_bytes(pool: Path, subvolume: int) -> int:
+    """What a subvolume's own group refers to. Under simple quotas: what was written to it and is there still."""
+    return usage_reader(pool, SIMPLE)(subvolume)
+
+
 def usage_reader(pool: Path, kind: str) -> Callable[[int], int]:
     """`usage_bytes` for many groups: which file system it is, is asked once."""
     directory, name = _sysfs(pool), "referenced" if kind == SIMPLE else "exclusive"

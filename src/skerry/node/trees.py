@@ -60,6 +60,10 @@ class Trees(Protocol):
         """
         ...
 
+    def held_bytes(self, path: Path, inherited: int) -> int | None:
+        """At most what a tree holds that has `inherited` bytes from others, as of the last copy. None: not counted."""
+        ...
+
     def seal(self, path: Path, sealed: bool) -> None:
         """Let nobody change a tree, or let it be changed again."""
         ...
@@ -178,6 +182,14 @@ class BtrfsTrees:
         group = None if owner is None or self.disk_limit == "none" else quota.group_of(owner)
         btrfs.snapshot(source, path, readonly=sealed, qgroup=group)
 
+    def held_bytes(self, path: Path, inherited: int) -> int | None:
+        if self.disk_limit == "none":
+            return None
+        with btrfs.opened(path) as fd:
+            own = quota.referenced_bytes(self._pool, btrfs.subvolume_id(fd))
+        # Full quotas count what a tree refers to, whoever wrote it.
+        return own + inherited if self.disk_limit == quota.SIMPLE else own
+
     def seal(self, path: Path, sealed: bool) -> None:
         btrfs.set_readonly(path, sealed)
 
@@ -265,6 +277,9 @@ class PlainTrees:
         copy_tree(source, path)
         if not source.is_dir():
             raise FileNotFoundError(errno.ENOENT, "it went while it was copied", os.fspath(source))
+
+    def held_bytes(self, path: Path, inherited: int) -> int | None:
+        return None
 
     def seal(self, path: Path, sealed: bool) -> None:
         """Nothing to do: what is not mounted for a sandbox is changed by nobody."""
