@@ -80,6 +80,9 @@ class Config(BaseModel):
         1000, ge=1, description="Calls of one account at once, of any kind: streams and sockets count while open."
     )
     max_calls: int = Field(10_000, ge=1, description="Calls of all accounts at once.")
+    max_snapshots_per_account: int = Field(
+        1000, ge=1, description="Snapshots an account may have: what they hold is charged to no sandbox that is gone."
+    )
     sandbox_network: str = Field(
         "", description="IPv4 /16 to number sandboxes from; empty: one of 10.128.0.0/9 chosen by the instance."
     )

@@ -130,6 +130,7 @@ class FakeTrees:
         self.directory = directory
         self.captured: set[TreeId] = set()
         self.begun: set[TreeId] = set()
+        self.lines: dict[TreeId, str] = {}  # where it is not the tree's own
         self.low = asyncio.Event()
 
     async def holds(self, tree: TreeId) -> bool:
@@ -168,7 +169,7 @@ class FakeTrees:
     async def tidy(self) -> None: ...
 
     async def lineages(self) -> set[str]:
-        return set(self.captured)
+        return {*self.captured, *(self.lines.get(tree, tree) for tree in self.captured)}
 
     async def traces(self) -> Sequence[Trace]:
         return [Trace(LeakKind.HALF_TREE, tree, f"captures/{tree}.new") for tree in sorted(self.begun)]

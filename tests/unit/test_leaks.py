@@ -91,13 +91,19 @@ async def test_a_bundle_that_nobody_wants_is_removed(host: Host) -> None:
 async def test_what_is_remembered_of_trees_that_are_gone_is_forgotten(host: Host) -> None:
     assert host.archiver is not None
     async with host.node() as node:
-        kept, gone, young, snapshot = spec(), new_sandbox_id(), new_sandbox_id(), new_capture_id()
+        kept, gone, source, snapshot = spec(), new_sandbox_id(), new_sandbox_id(), new_capture_id()
         await node.create(kept)
         host.trees.captured.add(snapshot)
-        for name, since in ((kept.id, LONG_AGO), (gone, LONG_AGO), (young, datetime.now(UTC)), (snapshot, LONG_AGO)):
-            host.archiver.remembers[name] = Blob(name, 1, since)
+        host.trees.lines[snapshot] = source
+        for name in (kept.id, gone, source, snapshot):
+            host.archiver.remembers[name] = Blob(name, 1, LONG_AGO)
         await leaks.forget_stray_caches(host.parts, node)
-        assert set(host.archiver.remembers) == {kept.id, young, snapshot}
+        assert set(host.archiver.remembers) == {kept.id, source, snapshot}
+        await host.keeper.drop(TreeId(snapshot))
+        assert set(host.archiver.remembers) == {kept.id}
+        await node.destroy(kept.id)
+        await leaks.forget_stray_caches(host.parts, node, only=kept.id)
+        assert host.archiver.remembers == {}
 
 
 def test_a_leak_crosses_the_nodes_socket_whole() -> None:

@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from unit.node_host import Host, a_host, spec, until
 
-from skerry.model.capture import Archive, Moved, Vault
+from skerry.model.capture import Archive, Blob, Moved, Vault
 from skerry.model.command import CommandCause, ExecSpec, Exit
 from skerry.model.errors import Conflict, Invalid, NotFound, Refused, SandboxGone, SkerryError, TooBusy
 from skerry.model.ids import TreeId, new_archive_id, new_command_id, new_snapshot_id, new_vault_id
@@ -292,6 +293,7 @@ async def test_what_is_forgotten_with_a_tree(host: Host) -> None:
         wanted = await stopped(host, node)
         await host.keeper.archive(own(wanted), VAULT, nothing_told)
         assert host.archiver.cache_names == [wanted.id]
+        host.archiver.remembers[wanted.id] = Blob(wanted.id, 1, datetime.now(UTC))
         await host.keeper.drop(own(wanted))
         assert host.archiver.forgotten == [wanted.id]
         assert node.list() == []

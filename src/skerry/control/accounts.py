@@ -52,8 +52,8 @@ async def require_operator(deps: Deps, account_id: AccountId | None) -> None:
     """
     if account_id is not None and account_id != (await deps.store.list_accounts())[0].id:
         raise Refused(
-            "This is about all accounts, and for the server's operator: use a key of the first account (for /metrics, or"
-            " the metrics_token).",
+            "This is about all accounts, and for the server's operator: use a key of the first account (for /metrics"
+            " also the metrics_token).",
             code="permission",
         )
 

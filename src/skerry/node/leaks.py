@@ -34,12 +34,17 @@ async def find(parts: Parts, supervisor: Supervisor) -> list[Leak]:
     return [_leak(one, sizes.get(SandboxId(one.owner))) for one in strays]
 
 
-async def forget_stray_caches(parts: Parts, supervisor: Supervisor) -> None:
-    """Remember no tree any more that is gone: each such file is as large as its tree has names."""
-    caches = await _caches(parts)
+async def forget_stray_caches(parts: Parts, supervisor: Supervisor, only: str | None = None) -> None:
+    """Remember no tree any more that is gone (`only`: if it is this): each such file is as large as its tree has names.
+
+    What is being archived or fetched is not gone, nor is the source of a tree that is held.
+    """
+    caches = [trace for trace in await _caches(parts) if only in (None, trace.owner)]
+    if not caches or parts.archiver is None:
+        return
     wanted = await _wanted(parts, supervisor)
     for trace in caches:
-        if parts.archiver is not None and trace.owner not in wanted and not _is_young(trace):
+        if trace.owner not in wanted:
             await parts.archiver.forget(trace.owner)
 
 

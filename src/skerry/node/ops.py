@@ -137,7 +137,10 @@ class Ops:
         await self._node.stop(_sandbox(call), call.ask["generation"])
 
     async def destroy(self, call: Call) -> None:
-        await self._node.destroy(_sandbox(call))
+        node, parts = self._node, self._parts
+        assert parts is not None
+        await node.destroy(_sandbox(call))
+        await leaks.forget_stray_caches(parts, node, only=_sandbox(call))
 
     async def sandboxes(self, call: Call) -> None:
         # Events, not one answer: thousands of sandboxes do not fit into a frame.

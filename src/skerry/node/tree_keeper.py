@@ -14,6 +14,7 @@ from skerry.model.capture import Archive, Held, Moved, Swept, Vault
 from skerry.model.errors import Conflict, Invalid, NotFound, Refused
 from skerry.model.ids import ArchiveId, SandboxId, TreeId, is_id
 from skerry.model.sandbox import Observed
+from skerry.node import leaks
 from skerry.node.parts import Archiver, Parts
 from skerry.node.records import Stage
 from skerry.node.shares import Shares
@@ -105,8 +106,8 @@ class TreeKeeper:
             await self._supervisor.drop(SandboxId(tree))
         else:
             await through(self._group, self._drop(tree))
-        if self._parts.archiver is not None and not await self._parts.trees.holds(tree):
-            await self._parts.archiver.forget(tree)
+        # A snapshot's goes by the name of its source, which may be gone.
+        await leaks.forget_stray_caches(self._parts, self._supervisor)
 
     async def _drop(self, tree: TreeId) -> None:
         async with self._supervisor.works.closed(tree):
