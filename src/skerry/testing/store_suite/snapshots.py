@@ -57,7 +57,7 @@ class SnapshotsSuite:
     async def test_an_account_has_as_many_snapshots_as_it_may(self, store: Store) -> None:
         box = await add_sandbox(store, await add_account(store))
         other = await add_sandbox(store, await add_account(store, "two"))
-        first, second, third = (snapshot_of(box) for _ in range(3))
+        first, second, third, fourth = (snapshot_of(box) for _ in range(4))
         await store.add_snapshot(first, Once("k", "f"), most=2)
         results = await asyncio.gather(
             *(store.add_snapshot(each, most=2) for each in (second, third)), return_exceptions=True
@@ -67,7 +67,7 @@ class SnapshotsSuite:
         # The same request again is answered; a refused one has not used its key up.
         assert await store.add_snapshot(snapshot_of(box), Once("k", "f"), most=2) == first.id
         with pytest.raises(Conflict):
-            await store.add_snapshot(fourth := snapshot_of(box), Once("k2", "f"), most=2)
+            await store.add_snapshot(fourth, Once("k2", "f"), most=2)
         await store.add_snapshot(snapshot_of(other), most=2)
         await store.remove_snapshot(first.id)
         assert await store.add_snapshot(fourth, Once("k2", "f"), most=2) == fourth.id
