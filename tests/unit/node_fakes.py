@@ -129,8 +129,8 @@ class FakeTrees:
         self.layers = layers
         self.directory = directory
         self.captured: set[TreeId] = set()
+        self.sources: dict[TreeId, SandboxId] = {}
         self.begun: set[TreeId] = set()
-        self.lines: dict[TreeId, str] = {}  # where it is not the tree's own
         self.low = asyncio.Event()
 
     async def holds(self, tree: TreeId) -> bool:
@@ -139,11 +139,12 @@ class FakeTrees:
     async def still(self, tree: TreeId) -> Still:
         if not await self.holds(tree):
             raise NotFound("No such tree.", code="tree_missing")
-        return Still(self.directory / tree, datetime.now(UTC), tree)
+        return Still(self.directory / tree, datetime.now(UTC), self.sources.get(tree, tree))
 
     async def capture(self, sandbox_id: SandboxId, tree: TreeId) -> None:
         await self.still(TreeId(sandbox_id))
         self.captured.add(tree)
+        self.sources[tree] = sandbox_id
 
     async def begin(self, tree: TreeId, size_bytes: int) -> Path:
         self.begun.add(tree)
@@ -166,10 +167,10 @@ class FakeTrees:
     async def held(self, stopped: Sequence[SandboxId]) -> Sequence[Held]:
         return [Held(tree, datetime.now(UTC)) for tree in sorted({*self.captured, *map(TreeId, stopped)})]
 
-    async def tidy(self) -> None: ...
-
     async def lineages(self) -> set[str]:
-        return {*self.captured, *(self.lines.get(tree, tree) for tree in self.captured)}
+        return {self.sources.get(tree, tree) for tree in self.captured} | {*self.layers.held}
+
+    async def tidy(self) -> None: ...
 
     async def traces(self) -> Sequence[Trace]:
         return [Trace(LeakKind.HALF_TREE, tree, f"captures/{tree}.new") for tree in sorted(self.begun)]

@@ -3,20 +3,16 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from unit.node_host import Host, a_host, spec, until
 
 from skerry.guest import shapes
-from skerry.model.capture import Blob
-from skerry.model.ids import TreeId, new_capture_id, new_sandbox_id, new_snapshot_id
+from skerry.model.ids import TreeId, new_sandbox_id, new_snapshot_id
 from skerry.model.leak import Leak, LeakKind
 from skerry.node import leaks
 from skerry.node.supervisor import Supervisor
-
-LONG_AGO = datetime.now(UTC) - timedelta(days=1)
 
 
 @pytest.fixture
@@ -49,7 +45,7 @@ async def test_x3_what_no_record_wants_is_named_by_its_kind(host: Host) -> None:
         os.utime(host.home / "bundles" / stray, (1, 1))
         host.trees.begun.add(tree)
         assert host.archiver is not None
-        host.archiver.remembers[cache] = Blob(cache, 77, LONG_AGO)
+        host.archiver.known.add(cache)
         told = await found(host, node)
     kinds = (LeakKind.CONTAINER, LeakKind.NETNS, LeakKind.SUBVOLUME, LeakKind.BUNDLE)
     assert set(told) == {
@@ -58,7 +54,6 @@ async def test_x3_what_no_record_wants_is_named_by_its_kind(host: Host) -> None:
         (LeakKind.STAT_CACHE, str(cache)),
     }
     assert told[LeakKind.SUBVOLUME, stray].size_bytes == 4096  # what is charged to it
-    assert told[LeakKind.STAT_CACHE, cache].size_bytes == 77
     assert all(one.fate and not one.waiting for one in told.values())
 
 
@@ -86,24 +81,6 @@ async def test_a_bundle_that_nobody_wants_is_removed(host: Host) -> None:
         assert (host.home / "bundles" / stray).exists()  # it may be about to be used
         await node.tend()
         assert not (host.home / "bundles" / stray).exists()
-
-
-async def test_what_is_remembered_of_trees_that_are_gone_is_forgotten(host: Host) -> None:
-    assert host.archiver is not None
-    async with host.node() as node:
-        kept, gone, source, snapshot = spec(), new_sandbox_id(), new_sandbox_id(), new_capture_id()
-        await node.create(kept)
-        host.trees.captured.add(snapshot)
-        host.trees.lines[snapshot] = source
-        for name in (kept.id, gone, source, snapshot):
-            host.archiver.remembers[name] = Blob(name, 1, LONG_AGO)
-        await leaks.forget_stray_caches(host.parts, node)
-        assert set(host.archiver.remembers) == {kept.id, source, snapshot}
-        await host.keeper.drop(TreeId(snapshot))
-        assert set(host.archiver.remembers) == {kept.id}
-        await node.destroy(kept.id)
-        await leaks.forget_stray_caches(host.parts, node, only=kept.id)
-        assert host.archiver.remembers == {}
 
 
 def test_a_leak_crosses_the_nodes_socket_whole() -> None:

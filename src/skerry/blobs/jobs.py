@@ -7,7 +7,7 @@ import asyncio
 import os
 import re
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from skerry.blobs.job import Job, decode_answer, encode_job
-from skerry.blobs.stat_cache import cache_path, cached
+from skerry.blobs.stat_cache import cache_path, tidy
 from skerry.blobs.store import Place
-from skerry.model.capture import Archive, Blob, Moved, Swept, Vault
+from skerry.model.capture import Archive, Moved, Swept, Vault
 from skerry.model.errors import Invalid, Unavailable
 from skerry.model.ids import is_id, new_archive_id
 
@@ -129,9 +129,18 @@ class Archiver:
         with suppress(FileNotFoundError):
             await asyncio.to_thread(path.unlink)
 
-    async def remembered(self) -> Sequence[Blob]:
-        """The cache names of the trees that are remembered, and what remembering each takes."""
-        return await asyncio.to_thread(cached, self._cache_dir)
+    async def remembered(self) -> set[str]:
+        """The names under which trees are remembered."""
+        directory = cache_path(self._cache_dir, "x").parent
+
+        def look() -> set[str]:
+            tidy(directory)
+            return {entry.name for entry in directory.iterdir() if _CACHE_NAME.fullmatch(entry.name)}
+
+        try:
+            return await asyncio.to_thread(look)
+        except FileNotFoundError:
+            return set()
 
     def _job(self, verb: Any, vault: Vault, **more: Any) -> Job:
         if not is_id(vault.id, "vlt"):
@@ -191,7 +200,7 @@ async def _running(job: Job) -> AsyncGenerator[AsyncIterator[Moved | Swept]]:
         if process.returncode is None:
             with suppress(ProcessLookupError):
                 process.kill()
-        await asyncio.shield(_reaped(process))
+        await asyncio.shield(_reaped(process, Path(job.cache_dir)))
 
 
 async def _answers(process: asyncio.subprocess.Process, job: Job) -> AsyncIterator[Moved | Swept]:
@@ -208,11 +217,14 @@ async def _answers(process: asyncio.subprocess.Process, job: Job) -> AsyncIterat
     raise Unavailable(f"The worker that should {job.verb} died; the node's log may say why. It is tried again.")
 
 
-async def _reaped(process: asyncio.subprocess.Process) -> None:
-    """Return when a killed worker is gone; or after a while, where a disk that does not answer holds it."""
+async def _reaped(process: asyncio.subprocess.Process, cache_dir: Path) -> None:
+    """Return when a killed worker is gone, with what it had begun to remember; or after a while, where a disk that does
+    not answer holds it.
+    """
     with suppress(TimeoutError):
         async with asyncio.timeout(_END_S):
-            await process.wait()
+            if await process.wait():
+                await asyncio.to_thread(tidy, cache_path(cache_dir, "x").parent)
 
 
 def _checked(cache_name: str) -> str:

@@ -8,14 +8,12 @@ damaged, cut off, or of another vault is as good as none.
 import os
 import struct
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
 
 from blake3 import blake3
 
 from skerry.blobs.keys import Keys
-from skerry.model.capture import Blob
 
 RACY_NS = 1_000_000_000
 
@@ -84,7 +82,7 @@ class StatCacheWriter:
         self._file: BinaryIO | None = None
         with suppress(OSError):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _tidy(path.parent)
+            tidy(path.parent)
             self._file = self._unfinished.open("wb")
 
     def add(self, status: os.stat_result, xattr_len: int, tail: bytes) -> None:
@@ -129,24 +127,13 @@ class StatCacheWriter:
                 self.discard()
 
 
-def _tidy(directory: Path) -> None:
-    """Remove what workers left that were killed; each file names its worker."""
-    for file in directory.glob(f".*{_UNFINISHED}"):
-        if not Path("/proc", file.name.split(".")[1]).exists():
-            file.unlink(missing_ok=True)
+def tidy(directory: Path) -> None:
+    """Remove what workers left that were killed; each file names its worker. What cannot go now goes the next time."""
+    with suppress(OSError):
+        for file in directory.glob(f".*{_UNFINISHED}"):
+            if not Path("/proc", file.name.split(".")[1]).exists():
+                file.unlink(missing_ok=True)
 
 
 def cache_path(cache_dir: Path, name: str) -> Path:
     return cache_dir / "stat" / name
-
-
-def cached(cache_dir: Path) -> list[Blob]:
-    """The caches that are there, by name; those that are being written are none."""
-    found: list[Blob] = []
-    with suppress(FileNotFoundError), os.scandir(cache_dir / "stat") as entries:
-        for entry in entries:
-            with suppress(FileNotFoundError):
-                status = entry.stat(follow_symlinks=False)
-                if not entry.name.startswith("."):
-                    found.append(Blob(entry.name, status.st_size, datetime.fromtimestamp(status.st_mtime, UTC)))
-    return found

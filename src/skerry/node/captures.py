@@ -101,12 +101,9 @@ class Captures:
         return found
 
     def lineages(self) -> set[str]:
-        """The trees that are held, and the lines that they are of."""
-        found: set[str] = set()
-        for held in self.held():
-            if (still := self.find(held.id)) is not None:  # else it went meanwhile
-                found |= {held.id, still.lineage}
-        return found
+        """Of all that is held."""
+        found = (self.find(held.id) for held in self.held())
+        return {still.lineage for still in found if still is not None}
 
     def half_made(self) -> list[Trace]:
         there = entries(LeakKind.HALF_TREE, self._directory, _HALF_MADE)

@@ -82,8 +82,8 @@ class KeptTrees:
         return await self._turns.run(lambda: self._held(stopped))
 
     async def lineages(self) -> set[str]:
-        """The captured trees, and the lines that they are of."""
-        return await self._turns.run(self._captures.lineages)
+        """The lineages of all trees that are here, sandboxes' workspaces in whatever state included."""
+        return await self._turns.run(self._lineages)
 
     async def traces(self) -> list[Trace]:
         """What is half-made."""
@@ -128,6 +128,9 @@ class KeptTrees:
             if still is not None:
                 found[TreeId(sandbox_id)] = Held(TreeId(sandbox_id), still.since)
         return list(found.values())
+
+    def _lineages(self) -> set[str]:
+        return self._captures.lineages() | {path.name for path in self._pool.sandboxes.iterdir()}
 
 
 def find(pool: Pool, tree: TreeId) -> Still | None:

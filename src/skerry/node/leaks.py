@@ -1,4 +1,4 @@
-"""What the parts of a node hold and no record of it wants: found, and told. Removes stat caches alone.
+"""What the parts of a node hold and no record of it wants: found, and told. Removes nothing.
 
 A trace of a sandbox that is being made or removed is none: whoever works on it holds it.
 """
@@ -19,7 +19,7 @@ _FATES = {
     LeakKind.NFT_RULES: "somebody changed them: the node puts its own back at once; if it does not, its log says why",
     LeakKind.QUOTA_GROUP: "it limits nobody: btrfs qgroup destroy {name}",
     LeakKind.HALF_TREE: "the node removes it when it starts: restart the server",
-    LeakKind.STAT_CACHE: "the node forgets it within an hour",
+    LeakKind.STAT_CACHE: "the node forgets it once no archive is being made or fetched",
 }
 
 
@@ -34,39 +34,20 @@ async def find(parts: Parts, supervisor: Supervisor) -> list[Leak]:
     return [_leak(one, sizes.get(SandboxId(one.owner))) for one in strays]
 
 
-async def forget_stray_caches(parts: Parts, supervisor: Supervisor, only: str | None = None) -> None:
-    """Remember no tree any more that is gone (`only`: if it is this): each such file is as large as its tree has names.
-
-    What is being archived or fetched is not gone, nor is the source of a tree that is held.
-    """
-    caches = [trace for trace in await _caches(parts) if only in (None, trace.owner)]
-    if not caches or parts.archiver is None:
-        return
-    wanted = await _wanted(parts, supervisor)
-    for trace in caches:
-        if trace.owner not in wanted:
-            await parts.archiver.forget(trace.owner)
-
-
 async def _wanted(parts: Parts, supervisor: Supervisor) -> set[str]:
-    """Names of sandboxes, trees, lines of trees, and quota groups that are there for something."""
-    named: set[str] = {*supervisor.known, *supervisor.works.trees, *await parts.trees.lineages()}
+    """Names of sandboxes, trees and quota groups that are there for something."""
+    held = {tree.id for tree in await parts.trees.held([])}
+    named: set[str] = {*supervisor.known, *supervisor.works.trees, *held}
     return named | {str(quota.group_of(one)) for one in named}
 
 
 async def _traces(parts: Parts) -> list[Trace]:
     found = [Trace(LeakKind.CONTAINER, one, one) for one in await parts.runtime.list()]
     found += [*await parts.network.traces(), *await parts.layers.traces(), *await parts.trees.traces()]
-    return [*found, *await _caches(parts), *entries(LeakKind.BUNDLE, parts.bundles)]
-
-
-async def _caches(parts: Parts) -> list[Trace]:
-    if parts.archiver is None:
-        return []
-    remembered = await parts.archiver.remembered()
-    return [
-        Trace(LeakKind.STAT_CACHE, one.key, one.key, one.modified_at.timestamp(), one.size_bytes) for one in remembered
-    ]
+    if parts.archiver is not None:
+        remembered = set(await parts.archiver.remembered()) - set(await parts.trees.lineages())
+        found += [Trace(LeakKind.STAT_CACHE, one, one) for one in sorted(remembered)]
+    return [*found, *entries(LeakKind.BUNDLE, parts.bundles)]
 
 
 def _leak(trace: Trace, size_bytes: int | None) -> Leak:
