@@ -84,6 +84,7 @@ def test_no_wait_leaves_at_once_and_force_is_passed_on(api: ScriptedApi, skerry:
     api.says("POST", f"{PATH}/stop", STOPPING)
     done = skerry("stop", "--force", "--no-wait", "box")
     assert (done.returncode, done.stdout) == (0, f"{BOX} stopping\n")
+    assert "brings it back" in done.stderr
     assert api.asked[-1] == ("POST", f"{PATH}/stop", {"force": True, "wait_seconds": 0})
 
 

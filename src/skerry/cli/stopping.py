@@ -9,7 +9,7 @@ import typer
 from skerry.cli.completion import complete_sandbox
 from skerry.cli.connection import client, find
 from skerry.cli.interrupts import telling
-from skerry.cli.output import Format, OutputOption, data, data_json, failure
+from skerry.cli.output import Format, OutputOption, data, data_json, failure, hint
 from skerry.cli.progress import bar, brought_back
 from skerry.cli.sandboxes import LabelOption, SandboxArgument, as_json, parse_pairs
 from skerry.model.errors import SkerryError
@@ -46,6 +46,10 @@ def stop(
         if wait:
             told = [_waited_for(one, output) for one in told]
     _report(told, output)
+    if not wait and any(one.box is not None and one.box.status == "stopping" for one in told):
+        hint(
+            "The compute is freed, and files are being stored (`skerry ls`). Whoever uses one meanwhile brings it back."
+        )
 
 
 def resume(sandboxes: SandboxesArgument = None, output: OutputOption = Format.TEXT) -> None:
