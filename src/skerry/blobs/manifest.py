@@ -7,8 +7,8 @@ that a change elsewhere would change (no inode number, no count, no offset in a 
 import os
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from pyfastcdc import FastCDC
 
@@ -41,8 +41,7 @@ class Kind(IntEnum):
     PIECES = 4  # more of the file before it
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One record. `size` is of a file; `pieces` are its runs of data: the hole before each, its length, its chunk."""
 
     kind: Kind

@@ -1,44 +1,52 @@
 """The entries of a manifest, made: by descriptors, in a directory that nobody else writes to.
 
 One pass is enough: a name is made only where there is none, directories are opened without following links, and no
-name has a slash in it, so no link that the archive brings can lead anything elsewhere. Owner comes before mode: a
-change of owner would clear setuid, and a mode that came first would for a moment belong to somebody else. The pool is
-`nosuid`, so the bits mean nothing on the host. A directory's times come when it is complete.
+name has a slash in it, so no link that the archive brings can lead anything elsewhere. Files are made with the
+permissions that they will have, but never with setuid, setgid or sticky: those come when the owner is right. The pool
+is `nosuid`, so the bits mean nothing on the host. A directory's attributes come when it is complete.
 """
 
 import os
+from collections.abc import Sequence
 
-from skerry.blobs import manifest
-from skerry.blobs.attributes import write_xattrs
+from skerry.blobs.attributes import PERMISSIONS, set_attributes
 from skerry.blobs.descent import OPEN_DIRECTORY, Descent
+from skerry.blobs.filling import Filler, Part, Run
 from skerry.blobs.limits import Limits, damaged
-from skerry.blobs.manifest import AGAIN, LINKED, PIECE, Entry, Kind
-from skerry.blobs.stat_cache import StatCacheWriter
+from skerry.blobs.manifest import AGAIN, LINKED, Entry, Kind
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_BATCH_FILES, _BATCH_BYTES = 16, 1 << 20
 
 
 class TreePlacer:
-    """Makes one tree. `place` entries in order, `write` the pieces after their file, then `finish`."""
+    """Makes one tree. `place` entries in order, each with (the first of) its data, then `finish`."""
 
-    def __init__(self, into_fd: int, cache: StatCacheWriter, limits: Limits) -> None:
+    def __init__(self, into_fd: int, filler: Filler, limits: Limits) -> None:
         self._descent: Descent[Entry | None] = Descent(into_fd, None, limits)
-        self._cache = cache
-        self._file: tuple[int, Entry] | None = None
-        self._at = 0
-        self._pieces: list[bytes] = []
+        self._filler = filler
+        self._file: tuple[int, Entry] | None = None  # the one that was placed last
+        self._runs: list[Run] = []  # of it
+        self._parts: list[Part] = []  # of those before; what the filler has still to be given
+        self._bytes = 0
         self._links: tuple[int, str] | None = None  # a directory with one name of each group of links
         self._linked: set[bytes] = set()
         self._entries = 0
-        self.latest_ctime_ns = 0
 
-    def place(self, entry: Entry) -> None:
-        """Raises Refused where the manifest is none; OSError."""
-        if entry.kind is Kind.PIECES:
-            if self._file is None:
-                raise damaged("the manifest has pieces of no file")
-            return
-        self._close_file()
+    def place(self, entry: Entry, runs: Sequence[Run]) -> None:
+        """The next entry, or with Kind.PIECES more of the file before it.
+
+        Raises:
+            Refused: The manifest is none.
+            Refused, Unavailable, OSError: What went wrong with a file that was placed before.
+        """
+        if entry.kind is not Kind.PIECES:
+            self._close_file()
+            self._place(entry)
+        if runs:
+            self._add(runs)
+
+    def _place(self, entry: Entry) -> None:
         if not self._descent.levels:
             raise damaged("the manifest goes on after its end")
         if entry.kind is Kind.END:
@@ -54,33 +62,53 @@ class TreePlacer:
         except FileExistsError:
             raise damaged("the manifest has a name twice") from None
 
-    def write(self, hole: int, data: memoryview, chunk_id: bytes) -> None:
-        """The next piece of the file that was placed last, after a hole."""
+    def _add(self, runs: Sequence[Run]) -> None:
         if self._file is None:
             raise damaged("the manifest has pieces of no file")
+        self._runs += runs
+        self._bytes += sum(run.chunk.spot.length for run in runs)
+        if self._bytes >= _BATCH_BYTES:
+            self._end_part(last=False)
+            self._hand_over()
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            self._end_part(last=True)
+            self._file = None
+            if len(self._parts) >= _BATCH_FILES:
+                self._hand_over()
+
+    def _end_part(self, *, last: bool) -> None:
+        assert self._file is not None
         fd, entry = self._file
-        self._pieces.append(PIECE.pack(hole, len(data), chunk_id))
-        self._at += hole
-        if self._at + len(data) > entry.size:
-            raise damaged("the manifest has a file that is longer than it says")
-        while data:
-            written = os.pwrite(fd, data, self._at)
-            self._at += written
-            data = data[written:]
+        self._parts.append(Part(fd, entry, self._runs, last))
+        self._runs = []
+
+    def _hand_over(self) -> None:
+        parts, self._parts, self._bytes = self._parts, [], 0
+        if parts:
+            self._filler.put(parts)
 
     def finish(self, entries: int) -> None:
-        """Raises Refused where the tree is not complete."""
+        """Return when all is written. Raises Refused where the tree is not complete; what else: as `place`."""
         if self._descent.levels or self._file is not None or self._entries != entries:
             raise damaged("the manifest ends too early")
+        self._hand_over()
+        self._filler.finish()
 
     def close(self) -> None:
-        """Give all descriptors back. Safe to call twice."""
+        """Give all descriptors back, of what the filler has, too. Safe to call twice."""
+        self._filler.close()
+        fds = {part.fd for part in self._parts}
         if self._file is not None:
-            os.close(self._file[0])
+            fds.add(self._file[0])
             self._file = None
+        self._parts = []
         if self._links is not None:
-            os.close(self._links[0])
+            fds.add(self._links[0])
             self._links = None
+        for fd in fds:
+            os.close(fd)
         self._descent.close()
 
     def _begin(self, entry: Entry) -> None:
@@ -95,9 +123,7 @@ class TreePlacer:
             os.mkdir(entry.name, 0o700, dir_fd=fd)
             self._descent.enter(os.open(entry.name, OPEN_DIRECTORY, dir_fd=fd), entry.name, entry)
         elif entry.kind is Kind.FILE:
-            self._file = os.open(entry.name, _NEW_FILE, 0o600, dir_fd=fd), entry
-            self._at = 0
-            self._pieces.clear()
+            self._file = os.open(entry.name, _NEW_FILE, entry.mode & PERMISSIONS, dir_fd=fd), entry
         else:
             _check_target(entry.target)
             os.symlink(entry.target, entry.name, dir_fd=fd)
@@ -106,30 +132,13 @@ class TreePlacer:
         if entry.flags & LINKED and not entry.flags & AGAIN:
             self._link_first(fd, entry)
 
-    def _close_file(self) -> None:
-        if self._file is None:
-            return
-        fd, entry = self._file
-        try:
-            if self._at != entry.size:
-                os.ftruncate(fd, entry.size)
-            _set_attributes(fd, entry)
-            status = os.fstat(fd)
-        finally:
-            self._file = None
-            os.close(fd)
-        self.latest_ctime_ns = max(self.latest_ctime_ns, status.st_ctime_ns)
-        if not entry.flags & LINKED:  # one more name of it is a change
-            tail = entry.xattrs + manifest.pack_content(entry.size, self._pieces)
-            self._cache.add(status, len(entry.xattrs), tail)
-
     def _leave(self) -> None:
         level = self._descent.here
         if level.data is None:
             raise damaged("the manifest does not begin with its root")
         if len(self._descent.levels) == 1:
             self._remove_links(level.fd)
-        _set_attributes(level.fd, level.data)
+        set_attributes(level.fd, level.data)
         self._descent.leave()
 
     def _link_first(self, fd: int, entry: Entry) -> None:
@@ -161,14 +170,6 @@ class TreePlacer:
         finally:
             os.close(fd)
         os.rmdir(name, dir_fd=root_fd)
-
-
-def _set_attributes(fd: int, entry: Entry) -> None:
-    os.fchown(fd, entry.uid, entry.gid)
-    os.fchmod(fd, entry.mode)
-    if entry.xattrs:
-        write_xattrs(fd, entry.xattrs)
-    os.utime(fd, ns=(entry.mtime_ns, entry.mtime_ns))
 
 
 def _check_name(name: bytes) -> None:

@@ -1,6 +1,7 @@
 """Whatever happens to an object, and to every kind of byte in it: it is told, by name, and nothing false comes back."""
 
 import os
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,6 +61,17 @@ def test_any_flipped_byte_of_a_segment_is_told(store: Store, archive: Archive, t
             whole = flip(file, min(at, last))
             assert f"pack {pack} segment {number}" in refused(store, archive, tmp_path)
             file.write_bytes(whole)
+
+
+def test_a_restore_that_fails_amid_files_leaves_no_thread_and_no_descriptor(
+    store: Store, archive: Archive, tmp_path: Path
+) -> None:
+    (pack,) = store.names("packs")
+    index = decode_index(store.vaulted.keys, store.file("indices", pack).read_bytes(), pack)
+    flip(store.file("packs", pack), index.segments[2].offset + 100)
+    before = len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
+    refused(store, archive, tmp_path)
+    assert (len(list(Path("/proc/self/fd").iterdir())), threading.active_count()) == before
 
 
 def test_any_flipped_byte_of_an_index_or_root_is_told(store: Store, archive: Archive, tmp_path: Path) -> None:

@@ -119,6 +119,20 @@ def test_modes(store: Store, tree: Path, tmp_path: Path, mode: int) -> None:
     round_trip(store, tree, tmp_path)
 
 
+@pytest.mark.parametrize("umask", [0, 0o022, 0o077])
+def test_modes_whatever_the_umask(store: Store, tree: Path, tmp_path: Path, umask: int) -> None:
+    for mode in (0o666, 0o640, 0o4755, 0o000):
+        (tree / oct(mode)).write_text("")
+        (tree / oct(mode)).chmod(mode)
+    archive = store.archive(tree)
+    before = os.umask(umask)
+    try:
+        store.restore(archive, tmp_path / "back")
+    finally:
+        assert os.umask(before) == umask
+    assert_same(tree, tmp_path / "back")
+
+
 @root_only
 def test_owners_with_setuid_and_setgid(store: Store, tree: Path, tmp_path: Path) -> None:
     for i, (uid, gid) in enumerate([(0, 0), (1000, 100), (65534, 65534), (4_000_000_000, 7)]):
