@@ -1,4 +1,5 @@
 """What a real node says it holds for nobody: nothing after all that sandboxes go through, and each thing planted."""
+# ruff: noqa: ASYNC221 - nothing else runs in the loop of these tests
 
 import asyncio
 import os
