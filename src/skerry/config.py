@@ -219,8 +219,10 @@ def _validated(settings: Mapping[str, Any], home: Path) -> Config:
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
+        told = first["msg"]
+        if first["type"] == "string_pattern_mismatch":  # a pattern is no answer to a person
+            told = f"what it is set to has not the form for it ({Config.model_fields[name].description})"
         raise Invalid(
-            f"Setting '{name}': {first['msg']}. Look at the command line, SKERRY_{name.upper()} and"
-            f" {home / 'config.toml'}.",
+            f"Setting '{name}': {told}. Look at the command line, SKERRY_{name.upper()} and {home / 'config.toml'}.",
             field=name,
         ) from error

@@ -155,6 +155,4 @@ def _read(fd: int, start: int, end: int) -> bytes:
 
 
 def _unavailable(what: str, error: OSError) -> Unavailable:
-    return Unavailable(
-        f"The archive directory cannot be {what}: {error.strerror or error}. Files stay on the node until it can."
-    )
+    return Unavailable(f"The archive directory cannot be {what}: {error.strerror or error}.")

@@ -46,7 +46,11 @@ def read_root(objects: Objects, keys: Keys, archive: str) -> Root:
     try:
         sealed = get_bounded(objects, root_key(keys.vault_id, archive), _MOST, f"the root of archive {archive}")
     except NotFound:
-        raise NotFound(f"The object store has no archive {archive}.", code="archive_missing") from None
+        raise NotFound(
+            f"The object store has no archive {archive}. Where 'archive_url' was changed, copy there what was stored"
+            " before.",
+            code="archive_missing",
+        ) from None
     what = f"the root of archive {archive}"
     opened = keys.open_root(sealed, archive)
     size = int.from_bytes(opened[:8], "little")

@@ -60,7 +60,7 @@ def doctor(leaks: LeaksOption = False, output: OutputOption = Format.TEXT) -> No
         about = {"ready": report.ready, "runtime": report.runtime, "server": report.server, "pool": report.pool}
         data_json({**about, "probes": shown})
     else:
-        _show(report)
+        show(report)
     if not report.ready:
         raise typer.Exit(1)
 
@@ -139,16 +139,18 @@ def can_run(runtime: str, probes: Sequence[Probe]) -> bool:
     return any(probe.name == runtime for probe in needed) and all(probe.ok for probe in needed)
 
 
-def _show(report: Report) -> None:
+def show(report: Report) -> None:
+    """What was found, a line each, and what follows from it."""
     for probe in report.probes:
         mark = "✓" if probe.ok else "✗" if probe.required else "–"
         data(drawn(f"{mark} {probe.name:<22} {probe.detail}"))
         if not probe.ok and probe.remedy:
             data(drawn(f"  {'':<22} → {probe.remedy}"))
+    data("")
     if report.ready:
-        data(f"\nSandboxes can run here, on {report.runtime}.")
+        data(f"Sandboxes can run here, on {report.runtime}.")
     else:
-        data(drawn(f"\nNo sandbox can run here on {report.runtime} until what is marked ✗ is mended."))
+        data(drawn(f"No sandbox can run here on {report.runtime} until what is marked ✗ is mended."))
 
 
 def client_env() -> None:
