@@ -53,7 +53,7 @@ async def test_x3_what_is_planted_is_named_and_most_of_it_goes_by_itself(node: N
     with btrfs.opened(pool) as fd:
         quota.create(fd, quota.group_of(stray))
     (pool / "mounts" / stray / "root").mkdir(parents=True)
-    subprocess.run(["mount", "-t", "tmpfs", "none", pool / "mounts" / stray / "root"], check=True)  # noqa: ASYNC221
+    subprocess.run(["mount", "-t", "tmpfs", "none", pool / "mounts" / stray / "root"], check=True)
     netns.create(node.home / "run/netns" / stray, lambda: None)
     (node.home / "node/bundles" / stray).mkdir()
     (pool / "captures" / f"{new_snapshot_id()}.new").mkdir()
