@@ -19,6 +19,7 @@ ONLY_INSIDE_GVISOR = {
     "btrfs_subvolume",
     "btrfs_snapshot",
     "btrfs_clone",
+    "btrfs_every",
     "keyctl",
     "syslog",
     "nice",
