@@ -102,10 +102,14 @@ async def store_probe(config: Config) -> Probe:
     """
     from skerry.node.object_store import NAME, storage_probe
 
-    kind, _, place = config.archive_place.partition("://")
-    if kind == "file" and not await asyncio.to_thread(Path(place).exists):
+    if _is_to_be_made(config.archive_place):
         return Probe(NAME, True, f"{config.archive_place}: not made yet; the first stop makes it", required=False)
     return await storage_probe(config)
+
+
+def _is_to_be_made(place: str) -> bool:
+    kind, _, directory = place.partition("://")
+    return kind == "file" and not Path(directory).exists()
 
 
 def _program_probe(name: str, package: str) -> Probe:

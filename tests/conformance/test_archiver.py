@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from conformance.weed_process import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server
+from conformance.weed_process import ACCESS_KEY, BUCKET, SECRET_KEY, Weed
 from unit.blobs.trees import assert_same
 
 from skerry.blobs.jobs import Archiver
@@ -61,5 +61,5 @@ class TestFiles(ArchiverSuite):
 
 class TestS3(ArchiverSuite):
     @pytest.fixture
-    def place(self, s3: S3Server) -> Place:
+    def place(self, s3: Weed) -> Place:
         return Place(f"s3://{BUCKET}/archives", s3.endpoint, "us-east-1", ACCESS_KEY, SECRET_KEY)

@@ -6,7 +6,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from conformance.weed_process import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server
+from conformance.weed_process import ACCESS_KEY, BUCKET, SECRET_KEY, Weed
 
 from skerry.blobs.store import open_blobs
 from skerry.model.errors import Invalid, Unavailable
@@ -15,7 +15,7 @@ from skerry.testing.blobs_suite import BlobsSuite
 from skerry.testing.memory_blobs import MemoryBlobs
 
 
-def s3_blobs(server: S3Server, prefix: str, secret: str = SECRET_KEY) -> Blobs:
+def s3_blobs(server: Weed, prefix: str, secret: str = SECRET_KEY) -> Blobs:
     return open_blobs(f"s3://{BUCKET}/{prefix}", server.endpoint, "us-east-1", ACCESS_KEY, secret)
 
 
@@ -40,6 +40,18 @@ class TestFiles(BlobsSuite):
         await blobs.put("v/a", b"2", create_only=True)
         assert os.listdir(tmp_path / "new/store/.unfinished") == []
 
+    @pytest.mark.parametrize("place", ["nothing", "a file"])
+    async def test_a_directory_that_went_away_has_lost_nothing_and_is_unavailable(
+        self, tmp_path: Path, blobs: Blobs, place: str
+    ) -> None:
+        await blobs.put("v/a", b"1")
+        store, aside = tmp_path / "new/store", tmp_path / "new/aside"
+        store.rename(aside)
+        if place == "a file":
+            store.touch()
+        with pytest.raises(Unavailable, match="cannot be read"):
+            await blobs.get("v/a")
+
     async def test_a_directory_that_cannot_be_made_is_unavailable(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         with pytest.raises(Unavailable, match="cannot be written"):
@@ -48,10 +60,10 @@ class TestFiles(BlobsSuite):
 
 class TestS3(BlobsSuite):
     @pytest.fixture
-    def blobs(self, s3: S3Server) -> Blobs:
+    def blobs(self, s3: Weed) -> Blobs:
         return s3_blobs(s3, f"some/{uuid4().hex}")
 
-    async def test_a_wrong_key_is_told_without_telling_keys(self, s3: S3Server) -> None:
+    async def test_a_wrong_key_is_told_without_telling_keys(self, s3: Weed) -> None:
         blobs = s3_blobs(s3, "some", "a-wrong-secret-key")
         with pytest.raises(Unavailable) as caught:
             await blobs.put("v/a", b"1")

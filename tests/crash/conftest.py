@@ -58,3 +58,5 @@ def _empty(server: CrashServer) -> None:
     with server.client() as client:
         for box in server.settled(client):
             box.destroy()
+        for snapshot in client.snapshots.list():
+            snapshot.delete()

@@ -6,7 +6,7 @@ from acceptance.servers import eventually
 from crash.cases import holds_nothing_of
 from crash.instances import SETTLED_S, CrashServer, Step
 
-from skerry import Sandbox, Skerry
+from skerry import Sandbox, Skerry, Snapshot
 from skerry.model.ids import TreeId
 from skerry.providers.local import LocalProvider
 
@@ -105,27 +105,55 @@ def snapshot(server: CrashServer, step: Step, victim: str) -> None:
         server.settled(client)
         _all_there(box)
         assert box.files.exists("/root/outside")
-        eventually(
-            "no snapshot is half-made", lambda: all(s.status == "ready" for s in _snapshots(client)), within_s=SETTLED_S
-        )
-        found = _snapshots(client)
+        _no_snapshot_is_half_made(client)
+        found = client.snapshots.list().all()
         assert len(found) <= 1
         if told.answer is not None:
             assert [each.id for each in found] == [told.answer.id]
         for each in found:
             with client.create(snapshot_id=each.id) as copy:
                 _all_there(copy)
-            eventually("it is stored", lambda s=each: client.snapshots.get(s.id).archived, within_s=SETTLED_S)
+            _stored(client, each)
             drop(server, each.id)
             with client.create(snapshot_id=each.id) as copy:
                 _all_there(copy)
-            client.snapshots.delete(each.id)
+            each.delete()
         _gone(server, box)
         eventually("no tree is left", lambda: not trees(server), within_s=SETTLED_S)
 
 
-def _snapshots(client: Skerry) -> list[object]:
-    return list(client.snapshots.list().all())
+def _no_snapshot_is_half_made(client: Skerry) -> None:
+    def whole() -> bool:
+        return all(snapshot.status == "ready" for snapshot in client.snapshots.list())
+
+    eventually("no snapshot is half-made", whole, within_s=SETTLED_S, every_s=0.1)
+
+
+def delete(server: CrashServer, step: Step, victim: str) -> None:
+    """A deletion is finished, or was never begun: then the snapshot is whole."""
+    with server.only_client() as client:
+        box = box_with_files(client)
+        taken = box.snapshot()
+        _stored(client, taken)
+        told = server.crash(step, victim, taken.delete)
+        server.settled(client)
+        _no_snapshot_is_half_made(client)
+        left = client.snapshots.list().all()
+        assert not left or (told.error is not None and [each.id for each in left] == [taken.id])
+        for each in left:
+            with client.create(snapshot_id=each.id) as copy:
+                _all_there(copy)
+        taken.delete()
+        _all_there(box)
+        _gone(server, box)
+        eventually("no tree is left", lambda: not trees(server), within_s=SETTLED_S)
+
+
+def _stored(client: Skerry, snapshot: Snapshot) -> None:
+    def stored() -> bool:
+        return client.snapshots.get(snapshot.id).archived
+
+    eventually("it is stored", stored, within_s=SETTLED_S, every_s=0.1)
 
 
 def fork(server: CrashServer, step: Step, victim: str) -> None:

@@ -9,7 +9,15 @@ from skerry.config import Config
 from skerry.node import btrfs, quota
 
 # Where the node keeps one entry a sandbox.
-_DIRECTORIES = ("pool/sandboxes", "pool/mounts", "node/sandboxes", "node/bundles", "run/netns")
+_DIRECTORIES = (
+    "pool/sandboxes",
+    "pool/captures",
+    "pool/mounts",
+    "node/sandboxes",
+    "node/bundles",
+    "node/archives/stat",
+    "run/netns",
+)
 _LEVEL_1 = 1 << 48  # a group a sandbox; those below are of single subvolumes, the templates' among them
 
 

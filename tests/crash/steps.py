@@ -47,7 +47,7 @@ DESTROY = (
     before("api", "store.store:SqlStore.transition"),
     after("api", "store.store:SqlStore.transition"),
     before("node", "node.supervisor:Supervisor.destroy"),
-    after("node", "node.supervisor:Supervisor._drop"),
+    after("node", "node.lives:Lives.drop"),
     after("node", "node.records:Records.write"),
     before("node", "node.cgroups:Cgroups.remove"),
     after("node", "node.runtimes.command_line:CommandLine.delete"),

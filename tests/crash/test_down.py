@@ -6,7 +6,8 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from crash.instances import CrashServer
+from acceptance.servers import eventually
+from crash.instances import SETTLED_S, CrashServer
 from node.leaks import held
 
 from skerry import Skerry
@@ -47,7 +48,9 @@ def test_f34_down_leaves_sandboxes_running_and_down_all_leaves_nothing(own: Cras
     assert (left.processes, left.mounts) == ((), ())
     own.start()
     with own.client() as client:
-        assert _state(client, box.id) == ("failed", "host_restart")
+        told = ("stopped", "host_restart")
+        eventually("it is stopped", lambda: _state(client, box.id) == told, within_s=SETTLED_S, every_s=0.1)
+        assert client.get(box.id).files.read("kept") == b"x"
         client.get(box.id).destroy()
 
 

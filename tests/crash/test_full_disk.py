@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 from acceptance.servers import eventually, test_home
-from crash.instances import CrashServer
+from crash.durable_cases import drop
+from crash.instances import SETTLED_S, CrashServer
 
 from skerry import Sandbox, SkerryError, TooBusy, Unavailable
 
@@ -162,5 +163,88 @@ def test_f34_a_full_pool_takes_no_sandbox_and_takes_one_when_there_is_room(disk:
         eventually(
             "there is room again", fits, within_s=100, every_s=0.5
         )  # btrfs gives freed space back in the background
+        for box in disk.server.settled(client):
+            box.destroy()
+
+
+def test_f34_a_stop_on_a_full_disk_is_done_when_there_is_room(disk: SmallDisk) -> None:
+    with disk.server.only_client() as client:
+        box = client.create(disk_mb=64)
+        box.commands.run("echo kept > kept")
+        with disk.full(), contextlib.suppress(SkerryError):
+            box.stop()
+            # Where it could be put on record at all, the files wait on the node.
+            assert box.status == "stopping"
+            assert box.info.message
+        box.stop()
+        eventually("it is stopped", lambda: box.refresh().status == "stopped", within_s=SETTLED_S, every_s=0.1)
+        drop(disk.server, box.id)
+        with disk.full(), contextlib.suppress(SkerryError):
+            box.resume()
+        assert box.commands.run("cat kept").stdout == "kept\n"
+        box.destroy()
+
+
+def test_f34_a_full_archive_directory_keeps_files_on_the_node(disk: SmallDisk) -> None:
+    archive = disk.server.config.home / "archive"
+    with disk.server.only_client() as client:
+        box = client.create(disk_mb=128)
+        box.commands.run("dd if=/dev/urandom of=large bs=1M count=64 2>/dev/null")
+        before = box.commands.run("md5sum large").stdout
+        archive.mkdir(mode=0o700, exist_ok=True)
+        _run("mount", "-t", "tmpfs", "-o", "size=24m,mode=0700", "small-archive", str(archive))
+        try:
+            box.stop()
+            assert box.status == "stopping"
+            assert "No space left" in (box.info.message or "")
+            assert box.commands.run("md5sum large").stdout == before
+            box.stop()
+            _run("mount", "-o", "remount,size=300m", str(archive))
+            eventually("it is stopped", lambda: box.refresh().status == "stopped", within_s=60, every_s=0.2)
+            drop(disk.server, box.id)
+            assert box.commands.run("md5sum large").stdout == before
+            box.destroy()
+        finally:
+            _run("umount", "--lazy", str(archive))
+
+
+def test_f34_a_full_pool_refuses_copies_and_resumes_and_goes_on_when_there_is_room(disk: SmallDisk) -> None:
+    refused = pytest.raises((TooBusy, Unavailable), match=r"pool|disk|room|space")
+    with disk.server.only_client() as client:
+        kept, working = client.create(disk_mb=64), client.create(disk_mb=64)
+        kept.commands.run("echo kept > kept")
+        working.commands.run("echo kept > kept")
+        kept.stop()
+        hogs: list[Sandbox] = []
+        for _ in range(4):
+            try:
+                hogs.append(client.create(disk_mb=400))
+            except TooBusy:
+                break
+            hogs[-1].commands.run("dd if=/dev/zero of=big bs=1M count=400 2>/dev/null; sync")
+        with refused:
+            kept.resume()
+        with refused:
+            working.snapshot()
+        with refused:
+            working.fork()
+        disk.server.settled(client)
+        assert kept.refresh().status == "stopped"
+        assert working.commands.run("cat kept").stdout == "kept\n"
+        working.stop()
+        eventually("a stop needs no room", lambda: working.refresh().status == "stopped", within_s=SETTLED_S)
+        for hog in hogs:
+            hog.destroy()
+
+        def comes_back() -> bool:
+            try:
+                return kept.commands.run("cat kept").stdout == "kept\n"
+            except TooBusy:
+                return False
+
+        # btrfs gives freed space back in the background.
+        eventually("there is room again", comes_back, within_s=100, every_s=0.5)
+        assert working.commands.run("cat kept").stdout == "kept\n"
+        assert not client.snapshots.list().all()
         for box in disk.server.settled(client):
             box.destroy()

@@ -24,12 +24,14 @@ class CopyingArchiver:
         self.gate.set()
         self.cache_names: list[str] = []
         self.forgotten: list[str] = []
+        self.known: set[str] = set()
         self.under_way = 0
 
     async def archive(
         self, tree: Path, vault: Vault, *, captured_at: datetime, cache_name: str
     ) -> AsyncGenerator[Moved]:
         self.cache_names.append(cache_name)
+        self.known.add(cache_name)
         made = new_archive_id()
         target = self._directory / vault.id / made
         self.under_way += 1
@@ -47,6 +49,7 @@ class CopyingArchiver:
 
     async def fetch(self, into: Path, archive: Archive, vault: Vault, *, cache_name: str) -> AsyncGenerator[Moved]:
         self.cache_names.append(cache_name)
+        self.known.add(cache_name)
         source = self._directory / vault.id / archive.id
         if not source.is_dir():
             raise NotFound("The vault has no such archive.", code="archive_missing")
@@ -71,6 +74,10 @@ class CopyingArchiver:
 
     async def forget(self, cache_name: str) -> None:
         self.forgotten.append(cache_name)
+        self.known.discard(cache_name)
+
+    async def remembered(self) -> set[str]:
+        return set(self.known)
 
     async def _wait(self, tree: Path) -> None:
         await self.gate.wait()

@@ -124,6 +124,7 @@ class FakeTrees:
         self.layers = layers
         self.directory = directory
         self.captured: set[TreeId] = set()
+        self.sources: dict[TreeId, SandboxId] = {}
         self.begun: set[TreeId] = set()
         self.low = asyncio.Event()
 
@@ -133,11 +134,12 @@ class FakeTrees:
     async def still(self, tree: TreeId) -> Still:
         if not await self.holds(tree):
             raise NotFound("No such tree.", code="tree_missing")
-        return Still(self.directory / tree, datetime.now(UTC), tree)
+        return Still(self.directory / tree, datetime.now(UTC), self.sources.get(tree, tree))
 
     async def capture(self, sandbox_id: SandboxId, tree: TreeId) -> None:
         await self.still(TreeId(sandbox_id))
         self.captured.add(tree)
+        self.sources[tree] = sandbox_id
 
     async def begin(self, tree: TreeId, size_bytes: int) -> Path:
         self.begun.add(tree)
@@ -159,6 +161,9 @@ class FakeTrees:
 
     async def held(self, stopped: Sequence[SandboxId]) -> Sequence[Held]:
         return [Held(tree, datetime.now(UTC)) for tree in sorted({*self.captured, *map(TreeId, stopped)})]
+
+    async def lineages(self) -> set[str]:
+        return {self.sources.get(tree, tree) for tree in self.captured} | {*self.layers.held}
 
     async def tidy(self) -> None: ...
 

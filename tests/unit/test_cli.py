@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from typer.core import TyperGroup, TyperOption
+from typer.main import get_command
 
 from skerry.cli.diagnosis import can_run
+from skerry.cli.main import app
 from skerry.cli.places import place as placed
 from skerry.cli.sandboxes import parse_env
 from skerry.model.capability import Probe
@@ -44,6 +47,16 @@ def test_help_names_every_command() -> None:
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c not in PLAIN])
 def test_every_command_that_has_a_result_gives_it_as_json(command: str) -> None:
     assert "--output" in skerry(*command.split(), "--help").stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_option_of_a_command_is_two_options(command: str) -> None:
+    found = get_command(app)
+    for word in command.split():
+        assert isinstance(found, TyperGroup)
+        found = found.commands[word]
+    names = [name for option in found.params if isinstance(option, TyperOption) for name in option.opts]
+    assert sorted(set(names)) == sorted(names)
 
 
 def test_help_imports_no_server_and_no_http() -> None:

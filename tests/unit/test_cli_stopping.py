@@ -2,8 +2,11 @@
 
 import json
 import os
+import shlex
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
@@ -17,6 +20,7 @@ PATH = f"/v1/sandboxes/{BOX}"
 OTHER = "sbx_00000000000000000001"
 OTHER_PATH = f"/v1/sandboxes/{OTHER}"
 STOPPED = view(status="stopped")
+SNAPSHOT_PATH = f"/v1/snapshots/{SNAPSHOT['id']}"
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -151,3 +155,102 @@ def test_a_list_says_when_a_sandbox_is_reclaimed_and_what_keeps_it(api: Scripted
     heading, *rows = skerry("ls").stdout.splitlines()
     at = heading.index("RECLAIM")
     assert [row[at : heading.index("LABELS")].strip() for row in rows] == ["in 12m", "not: command", "never", "-"]
+
+
+@pytest.mark.parametrize("name", ["plain", "two words", "it's $HOME; `id`", "-rf", "é", ""])
+def test_the_hint_of_a_snapshot_can_be_pasted_whatever_its_name(api: ScriptedApi, skerry: Run, name: str) -> None:
+    api.says("POST", f"{PATH}/snapshots", (201, SNAPSHOT | {"name": name}))
+    hinted = shlex.split(skerry("snapshot", "create", "box").stderr.partition("Next: ")[2])
+    assert hinted[:3] == ["skerry", "create", "--from-snapshot"]
+    assert hinted[3:] == [name if name not in ("", "-rf") else SNAPSHOT["id"]]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("stop", "nothing"),
+        ("resume", "nothing"),
+        ("rm", "nothing"),
+        ("snapshot", "rm", "nothing"),
+        ("fork", BOX, "--count", "1"),
+    ],
+)
+def test_an_error_of_one_of_several_is_json_where_that_was_asked_for(
+    api: ScriptedApi, skerry: Run, words: tuple[str, ...]
+) -> None:
+    api.says("POST", f"{PATH}/fork", (201, {"data": [{"error": {"code": "too_busy", "message": "no room"}}]}))
+    done = skerry(*words, "-o", "json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout) is not None
+    assert json.loads(done.stderr)["error"]["message"]
+
+
+def test_snapshots_of_a_sandbox_are_found_by_its_name_too(api: ScriptedApi, skerry: Run) -> None:
+    assert skerry("snapshot", "ls", "-q", "--of", "other").returncode == 0
+    assert f"source_sandbox_id={OTHER}" in api.asked[-1][1]
+    gone = "sbx_00000000000000000009"
+    assert skerry("snapshot", "ls", "-q", "--of", gone).returncode == 0
+    assert f"source_sandbox_id={gone}" in api.asked[-1][1]
+    done = skerry("snapshot", "ls", "--of", "nothing")
+    assert done.returncode == 1 and "'nothing'" in done.stderr
+
+
+def test_a_snapshot_brings_its_template_so_another_is_refused(api: ScriptedApi, skerry: Run) -> None:
+    for words in (("create",), ("run",)):
+        after = ("--", "true") if words == ("run",) else ()
+        done = skerry(*words, "--template", "node", "--from-snapshot", "base", *after)
+        assert done.returncode in (1, 125)
+        assert "template" in done.stderr and "snapshot" in done.stderr
+    assert not [method for method, _, _ in api.asked if method == "POST"]
+
+
+def test_what_keeps_files_from_being_stored_is_told_below_a_list(api: ScriptedApi, skerry: Run) -> None:
+    failing = VIEW | {"status": "stopping", "message": "the bucket says no"}
+    api.says("GET", "/v1/sandboxes", (200, {"data": [failing, VIEW | {"id": OTHER, "message": "old"}], "next": None}))
+    done = skerry("ls")
+    assert f"{BOX}: the bucket says no" in done.stderr and "old" not in done.stderr
+    assert skerry("ls", "-q").stderr == skerry("ls", "-o", "json").stderr == ""
+    api.says("GET", "/v1/snapshots", (200, {"data": [SNAPSHOT | {"detail": "the bucket says no"}], "next": None}))
+    assert f"{SNAPSHOT['id']}: the bucket says no" in skerry("snapshot", "ls").stderr
+
+
+def test_a_sandbox_is_shown_in_words_and_not_in_python(api: ScriptedApi, skerry: Run) -> None:
+    archive = {"size_bytes": 10, "stored_bytes": 4, "entries": 3, "skipped": 0}
+    awake = ["command", "use"]
+    api.says("GET", PATH, view(archive=archive, kept_awake_by=awake, metadata={"a": {"b": 1}}, env={"X": "it's"}))
+    shown = dict(line.split(maxsplit=1) for line in skerry("get", BOX).stdout.splitlines())
+    assert (shown["archive.size_bytes"], shown["archive.skipped"]) == ("10", "0")
+    assert (shown["kept_awake_by"], shown["env.X"], shown["metadata.a"]) == ("command, use", "it's", '{"b": 1}')
+
+
+def test_a_list_leaves_columns_out_on_a_narrow_terminal_and_nowhere_else(api: ScriptedApi, skerry: Run) -> None:
+    soon = (datetime.now(UTC) + timedelta(minutes=29, seconds=30)).isoformat()
+    boxes = [VIEW | {"idle_timeout_seconds": 1800, "reclaim_at": soon, "metadata": {"team": "blue"}}]
+    api.says("GET", "/v1/sandboxes", (200, {"data": boxes, "next": None}))
+    whole = skerry("ls").stdout.splitlines()[0].split()
+    assert {"RUNTIME", "LABELS", "RECLAIM"} <= set(whole)
+    for columns, there in (
+        (80, {"ID", "NAME", "STATUS", "RECLAIM"}),
+        (60, {"ID", "NAME", "STATUS"}),
+        (300, set(whole)),
+    ):
+        environ = {**environment(api), "COLUMNS": str(columns)}
+        code, seen = seen_on_a_terminal([sys.executable, "-m", "skerry", "ls"], environ)
+        lines = seen.replace("\r", "").splitlines()
+        assert code == 0 and there <= set(lines[0].split())
+        assert max(len(line) for line in lines) <= columns
+
+
+def test_who_interrupts_a_move_is_told_that_it_goes_on(api: ScriptedApi) -> None:
+    api.says("POST", f"{PATH}/stop", STOPPING)
+    api.says("GET", PATH, view(), STOPPING)
+    with subprocess.Popen(
+        [sys.executable, "-m", "skerry", "stop", BOX], stderr=subprocess.PIPE, text=True, env=environment(api)
+    ) as child:
+        deadline = time.monotonic() + 20
+        while len(api.asked) < 4 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        child.send_signal(signal.SIGINT)
+        _, told = child.communicate(timeout=20)
+    assert child.returncode == 130
+    assert "goes on" in told and "skerry ls" in told

@@ -127,7 +127,8 @@ def test_exact_bytes_win_over_replaced_text() -> None:
         ({"exit_code": 5}, 5, "exit code 5"),
         ({"exit_code": None, "status": "failed", "signal": 9, "reason": "oom"}, 137, "signal 9 (oom)"),
         ({"exit_code": None, "status": "timeout", "signal": 9}, 124, "deadline"),
-        ({"exit_code": None, "status": "failed", "reason": "not_started", "message": "no"}, 125, "not_started: no"),
+        ({"exit_code": None, "status": "failed", "reason": "not_started", "message": "no"}, 125, "no"),
+        ({"exit_code": None, "status": "failed", "reason": "not_started", "message": "not_found: no x"}, 127, "no x"),
     ],
 )
 def test_an_ending_is_told_in_words_and_as_a_shell_would(changes: dict[str, object], code: int, words: str) -> None:

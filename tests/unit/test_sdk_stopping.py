@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from skerry import Conflict, DeadlineExceeded, Sandbox, Skerry, SkerryError, TooBusy, Unavailable
+from skerry import Conflict, DeadlineExceeded, Invalid, Sandbox, Skerry, SkerryError, TooBusy, Unavailable
 
 from .scripted_api import BOX, VIEW, ScriptedApi, refusal, scripted, view
 
@@ -126,3 +126,9 @@ def test_snapshots_are_shown_without_what_is_secret_in_them(api: ScriptedApi, bo
     api.says("GET", f"/v1/snapshots/{SNAPSHOT['id']}", (200, SNAPSHOT | {"name": "base", "archived": True}))
     assert repr(snapshot.refresh()) == f"<Snapshot {SNAPSHOT['id']} 'base' ready python 0.0 MB of {BOX}>"
     snapshot.delete()  # it is gone already
+
+
+def test_a_snapshot_brings_its_template_so_another_is_refused(api: ScriptedApi) -> None:
+    with Skerry(api.url, "k", retries=0) as client, pytest.raises(Invalid, match="brings its template") as refused:
+        client.create("node", snapshot_id=f"{SNAPSHOT['id']}")
+    assert (refused.value.field, api.asked) == ("template", [])

@@ -178,6 +178,22 @@ async def test_a_dead_one_after_a_reboot_is_stopped_or_resumed(host: Host) -> No
         }
 
 
+async def test_what_ran_before_a_power_cut_that_took_its_files_ended_by_the_restart(host: Host) -> None:
+    async with host.node() as node:
+        wanted = spec()
+        await node.create(wanted)
+    for record in host.records.load():
+        host.records.write(replace(record, host_boot="another"))
+    host.runtime.die(wanted.id)
+    host.runtime.machines.clear()
+    host.layers.held.clear()
+    async with host.node() as node:
+        assert [seen.cause for seen in node.list()] == [Cause.HOST_RESTART]
+        with pytest.raises(NotFound):
+            await node.stop(wanted.id, 1)
+        assert node.list() == [] and host.left() == {}
+
+
 async def test_a_stopped_sandbox_holds_no_range_of_ids(host: Host) -> None:
     async with host.node() as node:
         wanted = await stopped(host, node)
@@ -294,6 +310,39 @@ async def test_what_is_forgotten_with_a_tree(host: Host) -> None:
         await host.keeper.drop(own(wanted))
         assert host.archiver.forgotten == [wanted.id]
         assert node.list() == []
+
+
+async def test_a_destroyed_sandbox_is_forgotten(host: Host) -> None:
+    assert host.archiver is not None
+    async with host.node() as node:
+        wanted = await stopped(host, node)
+        await host.keeper.archive(own(wanted), VAULT, nothing_told)
+        await host.keeper.destroy(wanted.id)
+        assert await host.archiver.remembered() == set()
+
+
+async def test_a_snapshot_that_outlives_its_source_takes_what_is_remembered_of_it_along(host: Host) -> None:
+    assert host.archiver is not None
+    async with host.node() as node:
+        wanted, tree = await stopped(host, node), TreeId(new_snapshot_id())
+        await host.keeper.capture(wanted.id, tree)
+        await host.keeper.destroy(wanted.id)
+        (host.home / "trees" / tree).mkdir()
+        await host.keeper.archive(tree, VAULT, nothing_told)
+        assert await host.archiver.remembered() == {wanted.id}
+        await host.keeper.drop(tree)
+        assert await host.archiver.remembered() == set()
+
+
+async def test_what_a_crash_left_remembered_is_forgotten_now_and_then(host: Host) -> None:
+    assert host.archiver is not None
+    async with host.node() as node:
+        wanted, gone = await stopped(host, node), await stopped(host, node)
+        for one in (wanted, gone):
+            await host.keeper.archive(own(one), VAULT, nothing_told)
+        await node.destroy(gone.id)
+        await host.keeper.tidy()
+        assert await host.archiver.remembered() == {wanted.id}
 
 
 async def test_a_stop_of_what_was_never_whole_finds_nothing(host: Host) -> None:

@@ -65,10 +65,10 @@ class FileObjects:
                 return _read(fd, start, end if length is None else min(end, start + length))
             finally:
                 os.close(fd)
-        except FileNotFoundError:
-            raise NotFound(f"The object store has no {key}.") from None
         except OSError as error:
-            if error.errno in (errno.EISDIR, errno.ENOTDIR):
+            absent = error.errno in (errno.ENOENT, errno.EISDIR, errno.ENOTDIR)
+            # A directory that is not there itself is a disk that is not mounted, and says nothing of what it holds.
+            if absent and self._root.is_dir():
                 raise NotFound(f"The object store has no {key}.") from None
             raise _unavailable("read", error) from error
 

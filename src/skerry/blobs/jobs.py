@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from skerry.blobs.job import Job, decode_answer, encode_job
-from skerry.blobs.stat_cache import cache_path
+from skerry.blobs.stat_cache import cache_path, tidy
 from skerry.blobs.store import Place
 from skerry.model.capture import Archive, Moved, Swept, Vault
 from skerry.model.errors import Invalid, Unavailable
@@ -129,6 +129,19 @@ class Archiver:
         with suppress(FileNotFoundError):
             await asyncio.to_thread(path.unlink)
 
+    async def remembered(self) -> set[str]:
+        """The names under which trees are remembered."""
+        directory = cache_path(self._cache_dir, "x").parent
+
+        def look() -> set[str]:
+            tidy(directory)
+            return {entry.name for entry in directory.iterdir() if _CACHE_NAME.fullmatch(entry.name)}
+
+        try:
+            return await asyncio.to_thread(look)
+        except FileNotFoundError:
+            return set()
+
     def _job(self, verb: Any, vault: Vault, **more: Any) -> Job:
         if not is_id(vault.id, "vlt"):
             raise Invalid(f"{vault.id!r} is not the id of a vault.")
@@ -187,7 +200,7 @@ async def _running(job: Job) -> AsyncGenerator[AsyncIterator[Moved | Swept]]:
         if process.returncode is None:
             with suppress(ProcessLookupError):
                 process.kill()
-        await asyncio.shield(_reaped(process))
+        await asyncio.shield(_reaped(process, Path(job.cache_dir)))
 
 
 async def _answers(process: asyncio.subprocess.Process, job: Job) -> AsyncIterator[Moved | Swept]:
@@ -204,11 +217,14 @@ async def _answers(process: asyncio.subprocess.Process, job: Job) -> AsyncIterat
     raise Unavailable(f"The worker that should {job.verb} died; the node's log may say why. It is tried again.")
 
 
-async def _reaped(process: asyncio.subprocess.Process) -> None:
-    """Return when a killed worker is gone; or after a while, where a disk that does not answer holds it."""
+async def _reaped(process: asyncio.subprocess.Process, cache_dir: Path) -> None:
+    """Return when a killed worker is gone, with what it had begun to remember; or after a while, where a disk that does
+    not answer holds it.
+    """
     with suppress(TimeoutError):
         async with asyncio.timeout(_END_S):
-            await process.wait()
+            if await process.wait():
+                await asyncio.to_thread(tidy, cache_path(cache_dir, "x").parent)
 
 
 def _checked(cache_name: str) -> str:

@@ -89,7 +89,7 @@ class StatCacheWriter:
         self._file: BinaryIO | None = None
         with suppress(OSError):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _tidy(path.parent)
+            tidy(path.parent)
             self._file = self._unfinished.open("wb")
 
     def add(self, status: os.stat_result, records: bytes) -> None:
@@ -133,11 +133,12 @@ class StatCacheWriter:
                 self.discard()
 
 
-def _tidy(directory: Path) -> None:
-    """Remove what workers left that were killed; each file names its worker."""
-    for file in directory.glob(f".*{_UNFINISHED}"):
-        if not Path("/proc", file.name.split(".")[1]).exists():
-            file.unlink(missing_ok=True)
+def tidy(directory: Path) -> None:
+    """Remove what workers left that were killed; each file names its worker. What cannot go now goes the next time."""
+    with suppress(OSError):
+        for file in directory.glob(f".*{_UNFINISHED}"):
+            if not Path("/proc", file.name.split(".")[1]).exists():
+                file.unlink(missing_ok=True)
 
 
 def cache_path(cache_dir: Path, name: str) -> Path:

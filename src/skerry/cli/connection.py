@@ -20,14 +20,18 @@ def config(**overrides: object) -> "Config":
 # As the extra `server` in pyproject.toml; a dependency has its module's name.
 _SERVER_MODULES = (
     "alembic",
+    "blake3",
     "cryptography",
     "fastapi",
+    "obstore",
     "prometheus_client",
+    "pyfastcdc",
     "pyroute2",
     "sqlalchemy",
     "structlog",
     "uvicorn",
     "uvloop",
+    "zstandard",
 )
 
 

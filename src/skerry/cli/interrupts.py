@@ -52,3 +52,13 @@ def held() -> Generator[Held]:
         for number, handler in before.items():
             signal.signal(number, handler)
     one.check()
+
+
+@contextmanager
+def telling(text: str) -> Generator[None]:
+    """Tell whoever interrupts what becomes of that which was begun."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        hint(f"skerry: {text}")
+        raise

@@ -2,12 +2,13 @@
 
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, TextIO, cast
 
 import typer
 
@@ -94,12 +95,44 @@ def progress(tell: Callable[[str], None] | None = None, *, watched: bool | None 
     return show
 
 
-def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Columns in plain text: for eyes, and for `awk`."""
-    cells = [list(headers), *([printable(cell) for cell in row] for row in rows)]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(headers))]
-    for line in cells:
-        data("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str] = ()) -> None:
+    """Columns in plain text: for eyes, and for `awk`. On a narrow terminal those in `spare` are left out, in order."""
+    columns = list(zip(headers, *([printable(cell) for cell in row] for row in rows), strict=True))
+    widest = _columns()
+    for name in spare:
+        if sum(_width(column) + 2 for column in columns) - 2 <= widest:
+            break
+        columns = [column for column in columns if column[0] != name]
+    padded = [[cell.ljust(_width(column)) for cell in column] for column in columns]
+    for line in zip(*padded, strict=True):
+        data("  ".join(line).rstrip())
+
+
+def _width(column: Sequence[str]) -> int:
+    return max(len(cell) for cell in column)
+
+
+def _columns() -> float:
+    """How many the terminal has; no end of them where nobody looks, or nobody knows."""
+    return shutil.get_terminal_size((sys.maxsize, 0)).columns if sys.stdout.isatty() else float("inf")
+
+
+def members(shown: Mapping[str, object]) -> None:
+    """One line for each member of an object that holds something, a member of a member as `outer.inner`."""
+    told = list(_members("", shown))
+    width = max((len(name) for name, _ in told), default=0)
+    for name, value in told:
+        data(f"{name:<{width}}  {value}")
+
+
+def _members(prefix: str, shown: Mapping[str, object]) -> Generator[tuple[str, str]]:
+    for name, value in shown.items():
+        if isinstance(value, dict) and not prefix:
+            yield from _members(f"{name}.", cast("dict[str, object]", value))
+        elif isinstance(value, list) and all(isinstance(one, str) for one in cast("list[object]", value)):
+            yield from [(prefix + name, ", ".join(cast("list[str]", value)))] if value else []
+        elif value not in (None, "", {}, []):
+            yield prefix + name, value if isinstance(value, str) else json.dumps(value)
 
 
 def failure(error: "SkerryError", form: Format = Format.TEXT) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skerry.cli.completion import complete_sandbox
+from skerry.cli.completion import complete_sandbox, complete_template
 from skerry.cli.connection import client, find
 from skerry.cli.interrupts import held
 from skerry.cli.output import Format, OutputOption, failure, hint, local_failure
@@ -26,8 +26,8 @@ from skerry.cli.sandboxes import (
     MemoryOption,
     NetworkOption,
     RestoreOption,
-    TemplateOption,
     beginning,
+    check_template,
     parse_env,
 )
 from skerry.cli.words import PASS_ON, WithCommand, bare, complete_first, is_marked, split
@@ -44,6 +44,9 @@ TerminalOption = Annotated[bool, typer.Option("-t", "--tty", help="Run it on a t
 TimeoutOption = Annotated[int | None, typer.Option("--timeout", help="Its deadline in seconds.")]
 CwdOption = Annotated[str | None, typer.Option("-w", "--cwd", help="Working directory inside.")]
 UserOption = Annotated[str | None, typer.Option("-u", "--user", help="User inside.")]
+NamedTemplateOption = Annotated[  # -t is the terminal here
+    str | None, typer.Option("--template", help="What it starts from.", autocompletion=complete_template)
+]
 EscapeOption = Annotated[bool, typer.Option("--escape/--no-escape", help="Whether ~. at a line's beginning leaves.")]
 
 
@@ -121,7 +124,7 @@ def run(
         list[str],
         typer.Argument(metavar="SCRIPT [ARGS]... | -- COMMAND...", help="A script here, or what is inside."),
     ],
-    template: TemplateOption = None,
+    template: NamedTemplateOption = None,
     memory: MemoryOption = None,
     cpu: CpuOption = None,
     network: NetworkOption = None,
@@ -145,6 +148,7 @@ def run(
     input is passed on where it is a pipe or a file, with -i always. Each --file goes to /workspace, or to PATH.
     """
     with own_failures(output), client() as server:
+        check_template(template, from_snapshot)
         script, command = _script(words)
         stdin = stdin or not (tty or sys.stdin.isatty())
         _check_terminal(stdin=stdin, tty=tty, timeout=timeout, output=output)

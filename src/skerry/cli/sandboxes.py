@@ -8,7 +8,8 @@ import typer
 
 from skerry.cli.completion import complete_sandbox, complete_snapshot, complete_template
 from skerry.cli.connection import client, find, matching
-from skerry.cli.output import Format, OutputOption, data, data_json, hint, table
+from skerry.cli.interrupts import telling
+from skerry.cli.output import Format, OutputOption, data, data_json, failure, hint, members, table
 from skerry.model.errors import Invalid, NotFound, SkerryError
 
 if TYPE_CHECKING:
@@ -53,6 +54,13 @@ IdleOption = Annotated[
     typer.Option("--idle-timeout", min=0, metavar="SECONDS", help="Stop it after so long without use; 0: never."),
 ]
 SHOWN_LABELS = 60  # characters of them in a list
+SPARE = (
+    "RUNTIME",
+    "LABELS",
+    "TEMPLATE",
+    "RECLAIM",
+    "AGE",
+)  # columns that a narrow terminal does without, in this order
 
 
 def register(app: typer.Typer) -> None:
@@ -81,7 +89,8 @@ def create(
     output: OutputOption = Format.TEXT,
 ) -> None:
     """Make a sandbox and print its id."""
-    with client() as server:
+    check_template(template, from_snapshot)
+    with client() as server, telling("The sandbox may have been made all the same: `skerry ls`"):
         box = server.create(
             template,
             name=name,
@@ -104,14 +113,14 @@ def create(
         data_json(as_json(box))
     else:
         data(box.id)
-        named = "" if use else f"{_pasted(box)} "
+        named = "" if use else f"{pasted(box.name, box.id)} "
         hint(f"{box.info.template} on {box.runtime}. Next: skerry exec {named}-- echo hello")
 
 
-def _pasted(box: "Sandbox") -> str:
-    """A word of a shell for it: its name, where that is no option and shows as it is."""
-    name = box.name or ""
-    return shlex.quote(name) if name.isprintable() and name.strip() and name[0] != "-" else box.id
+def pasted(name: str | None, id: str) -> str:
+    """A word of a shell for what has this name and id: the name, where that is no option and shows as it is."""
+    shows = name and name.isprintable() and name.strip() and name[0] != "-"
+    return shlex.quote(name) if name and shows else id
 
 
 def list_sandboxes(
@@ -148,20 +157,20 @@ def list_sandboxes(
         ]
         for box in boxes
     ]
-    table(["ID", "NAME", "STATUS", "TEMPLATE", "RUNTIME", "AGE", "RECLAIM", "LABELS"], rows)
+    table(["ID", "NAME", "STATUS", "TEMPLATE", "RUNTIME", "AGE", "RECLAIM", "LABELS"], rows, SPARE)
+    for box in boxes:
+        if box.status == "stopping" and box.info.message:
+            hint(f"{box.id}: {box.info.message}")
 
 
 def get(sandbox: SandboxArgument = None, output: OutputOption = Format.TEXT) -> None:
     """Show one sandbox."""
     with client() as server:
         box = find(server, sandbox)
-    shown = as_json(box)
     if output is Format.JSON:
-        data_json(shown)
-        return
-    for name, value in shown.items():
-        if value not in (None, {}, []):
-            data(f"{name:<16} {value}")
+        data_json(as_json(box))
+    else:
+        members(as_json(box))
 
 
 def label(
@@ -202,7 +211,7 @@ def rm(
                     box.destroy()
                     gone.append(box.id)
             except SkerryError as error:
-                hint(f"skerry: {error.message}")
+                failure(error, output)
                 failed = error
     if output is Format.JSON:
         data_json({"destroyed": gone})
@@ -250,6 +259,14 @@ def _labels(box: "Sandbox") -> str:
 def age(since: datetime) -> str:
     """How long ago, roughly."""
     return _span((datetime.now(UTC) - since).total_seconds())
+
+
+def check_template(template: str | None, snapshot: str | None) -> None:
+    """Raises Invalid where both are asked for: the wish for a template would be ignored."""
+    if template is not None and snapshot is not None:
+        raise Invalid(
+            "A snapshot brings its template along: leave out --template, or --from-snapshot.", field="template"
+        )
 
 
 def beginning(server: "Skerry", snapshot: str | None, sandbox: str | None) -> dict[str, str | None]:

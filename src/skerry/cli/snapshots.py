@@ -6,9 +6,11 @@ import typer
 
 from skerry.cli.completion import complete_snapshot
 from skerry.cli.connection import client, find
-from skerry.cli.output import Format, OutputOption, data, data_json, failure, hint, table
-from skerry.cli.sandboxes import SandboxArgument, age
+from skerry.cli.interrupts import telling
+from skerry.cli.output import Format, OutputOption, data, data_json, failure, hint, members, table
+from skerry.cli.sandboxes import SandboxArgument, age, pasted
 from skerry.model.errors import SkerryError
+from skerry.model.ids import is_id
 
 SnapshotArgument = Annotated[
     str, typer.Argument(help="Id, name or beginning of the id.", autocompletion=complete_snapshot)
@@ -35,26 +37,31 @@ def create(
 
     `skerry create --from-snapshot` makes sandboxes from it.
     """
-    with client() as server:
+    with client() as server, telling("It may have been taken all the same: `skerry snapshot ls`"):
         made = find(server, sandbox).snapshot(name)
     if output is Format.JSON:
         data_json(made.info.model_dump(mode="json"))
     else:
         data(made.id)
-        hint(f"Next: skerry create --from-snapshot {made.name or made.id}")
+        hint(f"Next: skerry create --from-snapshot {pasted(made.name, made.id)}")
 
 
 def list_snapshots(
     name: Annotated[str | None, typer.Option("-n", "--name", help="Only those of this name.")] = None,
     source: Annotated[
-        str | None, typer.Option("--of", metavar="SANDBOX", help="Only those of this sandbox, by its id, gone or not.")
+        str | None,
+        typer.Option(
+            "--of", metavar="SANDBOX", help="Only those of this sandbox; one that is gone is named by its id."
+        ),
     ] = None,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Ids alone.")] = False,
     output: OutputOption = Format.TEXT,
 ) -> None:
     """List your snapshots, newest first."""
     with client() as server:
-        found = server.snapshots.list(name=name, source_sandbox_id=source).all()
+        # Whose sandbox is gone, its id alone still tells.
+        of = source if source is None or is_id(source, "sbx") else find(server, source, ended_too=True).id
+        found = server.snapshots.list(name=name, source_sandbox_id=of).all()
     if output is Format.JSON:
         data_json([one.info.model_dump(mode="json") for one in found])
         return
@@ -74,7 +81,10 @@ def list_snapshots(
         ]
         for one in found
     ]
-    table(["ID", "NAME", "TEMPLATE", "SIZE", "STORED", "AGE", "OF"], rows)
+    table(["ID", "NAME", "TEMPLATE", "SIZE", "STORED", "AGE", "OF"], rows, ("OF", "TEMPLATE", "STORED", "AGE"))
+    for one in found:
+        if one.info.detail:
+            hint(f"{one.id}: {one.info.detail}")
 
 
 def get(snapshot: SnapshotArgument, output: OutputOption = Format.TEXT) -> None:
@@ -83,10 +93,8 @@ def get(snapshot: SnapshotArgument, output: OutputOption = Format.TEXT) -> None:
         shown = server.snapshots.find(snapshot).info.model_dump(mode="json")
     if output is Format.JSON:
         data_json(shown)
-        return
-    for name, value in shown.items():
-        if value not in (None, "", {}, []):
-            data(f"{name:<20} {value}")
+    else:
+        members(shown)
 
 
 def remove(
@@ -105,7 +113,7 @@ def remove(
                 one.delete()
                 gone.append(one.id)
             except SkerryError as error:
-                failure(error)
+                failure(error, output)
                 failed = True
     if output is Format.JSON:
         data_json({"deleted": gone})

@@ -8,7 +8,8 @@ import typer
 
 from skerry.cli.completion import complete_sandbox
 from skerry.cli.connection import client, find
-from skerry.cli.output import Format, OutputOption, data, data_json, failure, hint
+from skerry.cli.interrupts import telling
+from skerry.cli.output import Format, OutputOption, data, data_json, failure
 from skerry.cli.progress import bar, watching
 from skerry.cli.sandboxes import LabelOption, SandboxArgument, as_json, parse_pairs
 from skerry.model.errors import SkerryError
@@ -40,7 +41,7 @@ def stop(
 
     One line each, with its status: `stopped`, or `stopping` while its files are being stored, which goes on without us.
     """
-    with client() as server:
+    with client() as server, telling("What was begun goes on by itself: `skerry ls` shows it."):
         told = [_tried(word, lambda w: find(server, w).stop(force=force, wait=False)) for word in sandboxes or [None]]
         if wait:
             told = [_waited_for(one, output) for one in told]
@@ -49,7 +50,7 @@ def stop(
 
 def resume(sandboxes: SandboxesArgument = None, output: OutputOption = Format.TEXT) -> None:
     """Bring stopped sandboxes back with their files. Their next command would do so, too. One that runs is left so."""
-    with client() as server:
+    with client() as server, telling("What was begun goes on by itself: `skerry ls` shows it."):
         told = [_tried(word, lambda w: _resumed(server, find(server, w), output)) for word in sandboxes or [None]]
     _report(told, output)
 
@@ -63,7 +64,7 @@ def fork(
 ) -> None:
     """Make sandboxes with a copy of one's files and configuration, and print their ids. It goes on undisturbed."""
     metadata = parse_pairs(label, "label") or None
-    with client() as server:
+    with client() as server, telling("Copies may have been made all the same: `skerry ls`"):
         source = find(server, sandbox)
         if count is None:
             copies: Sequence[Sandbox | SkerryError] = [source.fork(name=name, metadata=metadata)]
@@ -74,7 +75,8 @@ def fork(
         data_json(shown if count is not None else shown[0])
     for one in copies:
         if isinstance(one, SkerryError):
-            hint(f"skerry: a copy was not made: {one.message}")
+            told = SkerryError(f"A copy was not made: {one.message}", code=one.code, field=one.field)
+            failure(told, output)
         elif output is Format.TEXT:
             data(one.id)
     if any(isinstance(one, SkerryError) for one in copies):
@@ -122,7 +124,7 @@ def _report(told: Sequence[_Done], output: Format) -> None:
         if one.box is not None and output is Format.TEXT:
             data(f"{one.box.id} {one.box.status}")
         if one.error is not None:
-            failure(one.error)
+            failure(one.error, output)
     if any(one.error is not None for one in told):
         raise typer.Exit(1)
 

@@ -6,7 +6,7 @@ import typer
 
 from skerry.cli.completion import complete_template
 from skerry.cli.connection import client
-from skerry.cli.output import Format, OutputOption, data, data_json, progress, table
+from skerry.cli.output import Format, OutputOption, data, data_json, members, progress, table
 
 NameArgument = Annotated[str, typer.Argument(help="The template's name.", autocompletion=complete_template)]
 
@@ -36,10 +36,8 @@ def get(name: NameArgument, output: OutputOption = Format.TEXT) -> None:
         shown = server.templates.get(name).model_dump(mode="json")
     if output is Format.JSON:
         data_json(shown)
-        return
-    for key, value in shown.items():
-        if value not in (None, {}, []):
-            data(f"{key:<16} {value}")
+    else:
+        members(shown)
 
 
 def build(name: NameArgument, output: OutputOption = Format.TEXT) -> None:

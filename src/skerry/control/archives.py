@@ -7,7 +7,7 @@ from skerry.control.deps import Deps
 from skerry.control.progress import Phase, Progress
 from skerry.control.streams import closing
 from skerry.model.capture import Archive, Moved
-from skerry.model.errors import DeadlineExceeded, ProtocolError
+from skerry.model.errors import Conflict, DeadlineExceeded, NotFound, ProtocolError
 from skerry.model.ids import AccountId, SandboxId, SnapshotId, TreeId
 
 # A tree may take hours; a provider that says nothing for as long hangs.
@@ -39,10 +39,19 @@ async def fetch(
     """Have the provider hold an archive's files as `tree`.
 
     Raises:
-        As `Provider.fetch`.
+        As `Provider.fetch`, but for
+        Conflict: `files_lost`: the object store has no such archive.
     """
     vault = await deps.store.vault(account_id)
-    await _follow(deps, deps.provider.fetch(tree, archive, vault), Phase.FETCH, shown)
+    try:
+        await _follow(deps, deps.provider.fetch(tree, archive, vault), Phase.FETCH, shown)
+    except NotFound as error:
+        # What the client asked for is there; only its files are not.
+        raise Conflict(
+            f"The files of '{shown}' are not to be had: their node does not hold them, and the object store, which was"
+            f" given them as '{archive.id}', has them no more. Look at the store, and try again.",
+            code="files_lost",
+        ) from error
 
 
 async def _follow(

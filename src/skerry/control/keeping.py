@@ -21,7 +21,8 @@ _GRACE_S = 900.0
 _RESUMED_WITHIN_S = 3600.0  # files may have to come from the object store first
 _SWEEP_EVERY = timedelta(hours=1)
 _SWEPT_OLDER_S = 3600.0
-_ROOM = 0.1  # of the pool, that is to be free
+# What is to be free: a part of the pool, and of a small one more than that below which a node takes no work at all.
+_ROOM, _LEAST_ROOM = 0.1, 512 << 20
 _INTERRUPTED = "the server was interrupted. Try again."
 _log = structlog.get_logger()
 
@@ -153,7 +154,8 @@ async def _sweep(deps: Deps, world: World, account_id: AccountId) -> None:
 
 def _crowding(deps: Deps, world: World) -> Iterable[TreeId]:
     """With little room left: held trees that the object store has, too; those that were not used for longest first."""
-    wanted = int(world.health.pool_bytes * _ROOM) - world.health.pool_free_bytes
+    pool_bytes = world.health.pool_bytes
+    wanted = max(int(pool_bytes * _ROOM), min(_LEAST_ROOM, pool_bytes // 2)) - world.health.pool_free_bytes
     held = {tree.id: tree for tree in world.trees}
     # A sandbox may be resumed by another process while its tree is dropped, and stopped with newer files.
     own = world.records.values() if deps.sole else ()

@@ -96,7 +96,7 @@ async def _place(deps: Deps, before: Sandbox, sandbox: Sandbox) -> tuple[Placeme
     try:
         return await placing.place(deps, sandbox, Capture(tree, placing.stored(before))), ""
     except Conflict as error:
-        if error.code != "files_lost" or sandbox.archive is None:
+        if error.code != "files_lost" or sandbox.archive is None or placing.stored(before) is not None:
             raise
     return await placing.place(deps, sandbox, Capture(tree, sandbox.archive)), stopping.OLDER
 

@@ -2,7 +2,7 @@
 
 from datetime import datetime, timedelta
 
-_FIRST_S = 30
+_FIRST_S = 5
 _LONGEST_S = 300
 
 

@@ -96,6 +96,11 @@ class Captures:
                     found.append(Held(tree, still.since))
         return found
 
+    def lineages(self) -> set[str]:
+        """Of all that is held."""
+        found = (self.find(held.id) for held in self.held())
+        return {still.lineage for still in found if still is not None}
+
     def clean(self) -> None:
         """Remove what was never whole: to be called when nothing is being made."""
         for entry in list(self._directory.iterdir()):

@@ -38,6 +38,7 @@ from skerry.node.sampler import INTERVAL_S, Sampler
 from skerry.node.spool import Spool
 from skerry.node.supervisor import Supervisor
 from skerry.node.tasks import root_cause, spawn
+from skerry.node.tree_keeper import TreeKeeper
 
 INODES_EVERY_S = 5.0
 TEND_EVERY_S = 30.0
@@ -102,13 +103,15 @@ async def _work(
         records = Records(config.node_dir / "sandboxes")
         first_range = int(config.instance, 16)
         supervisor = Supervisor(opened.parts, records, spool, group, first_range)
+        keeper = TreeKeeper(opened.parts, supervisor, group)
         sampler = Sampler(opened.parts, SampleRings(config.node_dir / "samples"), supervisor.list)
         storing = group.create_task(storage_probe(config))  # a store that does not answer holds up no sandbox
         await supervisor.adopt()
         capabilities = await _capabilities(config, opened.parts, await storing)
-        ops.open(supervisor, spool, opened.parts, group, capabilities, sampler)
+        ops.open(supervisor, spool, opened.parts, group, capabilities, sampler, keeper)
         spawn(group, _every(INODES_EVERY_S, opened.parts.layers.enforce_inodes), "inodes")
         spawn(group, _every(TEND_EVERY_S, supervisor.tend), "tend")
+        spawn(group, _every(TEND_EVERY_S, keeper.tidy), "tidy")
         spawn(group, _every(INTERVAL_S, sampler.sample), "sample")
         spawn(group, _every(SYNC_EVERY_S, lambda: asyncio.to_thread(records.sync)), "sync")
         spawn(group, _every(SWEEP_EVERY_S, lambda: asyncio.to_thread(spool.sweep, time.time())), "sweep")

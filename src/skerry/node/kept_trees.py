@@ -80,6 +80,10 @@ class KeptTrees:
         """The captured trees, and those of sandboxes that are known to be stopped."""
         return await self._turns.run(lambda: self._held(stopped))
 
+    async def lineages(self) -> set[str]:
+        """The lineages of all trees that are here, sandboxes' workspaces in whatever state included."""
+        return await self._turns.run(self._lineages)
+
     async def tidy(self) -> None:
         """Let go of what could not go before."""
         await self._turns.run(self._pool.trees.tidy)
@@ -119,6 +123,9 @@ class KeptTrees:
             if still is not None:
                 found[TreeId(sandbox_id)] = Held(TreeId(sandbox_id), still.since)
         return list(found.values())
+
+    def _lineages(self) -> set[str]:
+        return self._captures.lineages() | {path.name for path in self._pool.sandboxes.iterdir()}
 
 
 def find(pool: Pool, tree: TreeId) -> Still | None:

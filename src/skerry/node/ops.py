@@ -55,10 +55,11 @@ class Ops:
         group: asyncio.TaskGroup,
         capabilities: Capabilities,
         sampler: Sampler,
+        keeper: TreeKeeper,
     ) -> None:
         self._supervisor, self._spool, self._parts, self._group = supervisor, spool, parts, group
         self._capabilities, self._sampler = capabilities, sampler
-        self._keeper = TreeKeeper(parts, supervisor, group)
+        self._keeper = keeper
 
     def table(self) -> dict[str, Handler]:
         return {
@@ -135,7 +136,7 @@ class Ops:
         await self._node.stop(_sandbox(call), call.ask["generation"])
 
     async def destroy(self, call: Call) -> None:
-        await self._node.destroy(_sandbox(call))
+        await self._trees().destroy(_sandbox(call))
 
     async def sandboxes(self, call: Call) -> None:
         # Events, not one answer: thousands of sandboxes do not fit into a frame.

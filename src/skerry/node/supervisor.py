@@ -172,9 +172,12 @@ class Supervisor:
         self.lives.drop(held, held.record, gone(held.record))
         try:
             await steps.halt(self._parts, record.id)
-        except* NotFound as errors:
+        except Exception as error:
+            missing = root_cause(error, NotFound)
+            if not isinstance(missing, NotFound):
+                raise
             await self._undo(held, held.record)
-            raise root_cause(errors, NotFound) from None
+            raise missing from None
         held.record = stopped(held.record)
         with suppress(OSError):
             self._records.write(held.record)
@@ -309,16 +312,16 @@ class Supervisor:
         held.users += 1
         try:
             async with held.lock:
-                maybe_ran = (Stage.RUNNING, Stage.CREATING, Stage.RESUMING)
-                if record.host_boot != self._boot and record.stage in maybe_ran and has_files:
-                    # One being made may be a RUNNING whose last line a power cut has taken: the files decide.
-                    await self.lives.bury(
-                        held, record, Cause.HOST_RESTART, "The host was restarted; the files are kept."
-                    )
+                # One being made may be a RUNNING whose last line a power cut has taken: the files decide.
+                maybe_ran = record.stage in (Stage.CREATING, Stage.RESUMING) and has_files
+                if record.host_boot != self._boot and (maybe_ran or record.stage is Stage.RUNNING):
+                    kept = "the files are kept" if has_files else "the files had not reached the disk"
+                    await self.lives.bury(held, record, Cause.HOST_RESTART, f"The host was restarted; {kept}.")
                 elif record.stage in (Stage.CREATING, Stage.DESTROYING):
                     await self._undo(held, record)
                 elif record.stage in (Stage.STOPPING, Stage.RESUMING):
-                    await self._put_down(held, record)
+                    with suppress(NotFound):
+                        await self._put_down(held, record)
                 elif record.stage is Stage.STOPPED:
                     if not has_files:
                         await self._undo(held, record)

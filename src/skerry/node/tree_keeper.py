@@ -98,16 +98,46 @@ class TreeKeeper:
 
     async def drop(self, tree: TreeId) -> None:
         """See `seams.Provider.drop`."""
+        lineage = await self._lineage(tree)
         if is_id(tree, "sbx"):
             await self._supervisor.drop(SandboxId(tree))
         else:
             await through(self._group, self._drop(tree))
-        if self._parts.archiver is not None and not await self._parts.trees.holds(tree):
-            await self._parts.archiver.forget(tree)
+        await self._forget(tree, lineage)
 
     async def _drop(self, tree: TreeId) -> None:
         async with self._supervisor.works.closed(tree):
             await self._parts.trees.drop(tree)
+
+    async def destroy(self, sandbox_id: SandboxId) -> None:
+        """See `seams.Provider.destroy`."""
+        await self._supervisor.destroy(sandbox_id)
+        if is_id(sandbox_id, "sbx"):
+            await self._forget(sandbox_id)
+
+    async def tidy(self) -> None:
+        """Forget what is remembered of trees that are not here any more: what a crash, or an archive that ended after
+        its source, has left. To be called at the start, and now and then.
+        """
+        if self._parts.archiver is None or self._supervisor.works.busy:
+            return
+        remembered = await self._parts.archiver.remembered()
+        for name in set(remembered) - set(await self._parts.trees.lineages()):
+            await self._parts.archiver.forget(name)
+
+    async def _lineage(self, tree: TreeId) -> str:
+        try:
+            return (await self._parts.trees.still(tree)).lineage
+        except NotFound:
+            return tree
+
+    async def _forget(self, *names: str) -> None:
+        """What is remembered of trees of these lineages, unless they are here. It is a hint: no copy depends on it."""
+        if self._parts.archiver is None:
+            return
+        for name in dict.fromkeys(names):
+            if not await self._parts.trees.holds(TreeId(name)):
+                await self._parts.archiver.forget(name)
 
     async def trees(self) -> Sequence[Held]:
         """See `seams.Provider.trees`."""

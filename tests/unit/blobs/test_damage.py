@@ -70,9 +70,9 @@ def test_a_restore_that_fails_amid_files_leaves_no_thread_and_no_descriptor(
     (pack,) = store.names("packs")
     index = decode_index(store.vaulted.keys, store.file("indices", pack).read_bytes(), pack)
     flip(store.file("packs", pack), index.segments[2].offset + 100)
-    before = len(os.listdir("/proc/self/fd")), threading.active_count()
+    before = len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
     refused(store, archive, tmp_path)
-    assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
+    assert (len(list(Path("/proc/self/fd").iterdir())), threading.active_count()) == before
 
 
 def test_any_flipped_byte_of_an_index_or_root_is_told(store: Store, archive: Archive, tmp_path: Path) -> None:

@@ -197,6 +197,7 @@ async def test_a_job_that_nobody_goes_on_with_leaves_no_process(
     async with aclosing(moves):
         await anext(moves)
     assert workers() == []
+    assert list((tmp_path / "cache/stat").iterdir()) == []
     await archiver.sweep(vault, [], older_than_s=0)  # and the vault is free
 
 

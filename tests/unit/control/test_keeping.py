@@ -14,6 +14,8 @@ from skerry.testing.store_suite import add_account, snapshot_of
 
 from .conftest import World, until
 
+GIB = 1 << 30
+
 
 async def stopped(world: World, **wanted: object) -> Sandbox:
     sandbox = await world.made(**wanted)
@@ -184,10 +186,10 @@ async def test_little_room_drops_stored_files_from_the_node_longest_unused_first
     await stopping.stop(world.deps, world.account.id, unstored.id)
     await reconcile.once(world.deps)
     assert set(world.provider.sandboxes) == {old.id, new.id, running.id, unstored.id}
-    world.provider.pool = (1000, 99)
+    world.provider.pool = (10 * GIB, GIB - 1)
     await reconcile.once(world.deps)
     assert set(world.provider.sandboxes) == {new.id, running.id, unstored.id}
-    world.provider.pool = (1000, 0)
+    world.provider.pool = (10 * GIB, 0)
     await reconcile.once(world.deps)
     assert set(world.provider.sandboxes) == {running.id, unstored.id}
     world.provider.storage.down = False
@@ -196,15 +198,25 @@ async def test_little_room_drops_stored_files_from_the_node_longest_unused_first
         assert world.read(sandbox, "/workspace/a") == b"kept"
 
 
+async def test_a_small_pool_makes_room_before_its_node_refuses_work(world: World) -> None:
+    sandbox = await stopped(world)
+    world.provider.pool = (GIB, GIB * 6 // 10)
+    await reconcile.once(world.deps)
+    assert set(world.provider.sandboxes) == {sandbox.id}
+    world.provider.pool = (GIB, 300 << 20)
+    await reconcile.once(world.deps)
+    assert set(world.provider.sandboxes) == set()
+
+
 async def test_a_stored_snapshot_makes_room_and_is_fetched_when_it_is_needed(world: World) -> None:
     source = await world.made(idle_timeout_s=0)
     world.write(source, "/workspace/a")
     snapshot = await snapshots.create(world.deps, world.account.id, source.id)
     await until(lambda: not world.deps.work.storing)
-    world.provider.pool = (1000, 0)
+    world.provider.pool = (10 * GIB, 0)
     await reconcile.once(world.deps)
     assert world.provider.trees_held == {}
-    world.provider.pool = (1000, 500)
+    world.provider.pool = (10 * GIB, 5 * GIB)
     for _ in range(2):
         assert world.read(await world.made(snapshot_id=snapshot.id), "/workspace/a") == b"kept"
     assert (set(world.provider.trees_held), world.provider.calls["fetch"]) == ({TreeId(snapshot.id)}, 1)
@@ -212,7 +224,7 @@ async def test_a_stored_snapshot_makes_room_and_is_fetched_when_it_is_needed(wor
 
 async def test_a_resume_waits_for_its_files_to_be_dropped_and_then_fetches_them(world: World) -> None:
     sandbox = await stopped(world)
-    world.provider.pool = (1000, 0)
+    world.provider.pool = (10 * GIB, 0)
     world.provider.hold("drop")
     passing = asyncio.ensure_future(reconcile.once(world.deps))
     await until(lambda: world.provider.calls["drop"])

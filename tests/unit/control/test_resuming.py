@@ -198,6 +198,19 @@ async def test_files_of_which_nothing_is_left_are_told_as_lost(world: World) -> 
         assert (failed.state, failed.cause) == (State.FAILED, Cause.DISK)
 
 
+async def test_an_archive_that_the_store_has_lost_is_told_and_comes_back_with_the_store(world: World) -> None:
+    sandbox = await stopped_with_a_file(world)
+    await world.provider.lose(sandbox.id)
+    kept = dict(world.provider.storage.archives)
+    world.provider.storage.archives.clear()
+    with pytest.raises(Conflict, match="object store") as lost:
+        await resume(world, sandbox)
+    assert lost.value.code == "files_lost"
+    assert world.provider.calls["fetch"] == 1
+    world.provider.storage.archives.update(kept)
+    assert world.read(await resume(world, sandbox), "/workspace/a") == b"kept"
+
+
 async def test_files_that_are_older_than_the_last_use_are_told_as_such(world: World) -> None:
     sandbox = await stopped_with_a_file(world)
     await resume(world, sandbox)

@@ -144,7 +144,7 @@ async def test_a_store_that_is_down_is_told_and_tried_again(world: World) -> Non
     world.provider.storage.down = True
     snapshot = await stored(world, await taken(world, await with_a_file(world)))
     assert (snapshot.state, snapshot.archive) == (SnapshotState.READY, None)
-    assert "again in 30 s" in snapshot.detail
+    assert "again in 5 s" in snapshot.detail
     assert world.read(await world.made(snapshot_id=snapshot.id), "/workspace/a") == b"kept"
     world.provider.storage.down = False
     await reconcile.once(world.deps)

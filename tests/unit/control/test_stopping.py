@@ -160,7 +160,7 @@ async def test_a_store_that_is_down_leaves_the_files_on_the_node_and_says_so_and
     world.provider.storage.down = True
     half = await stop(world, sandbox)
     assert half.state is State.STOPPING
-    assert half.detail.startswith("The object store does not answer") and "again in 30 s" in half.detail
+    assert half.detail.startswith("The object store does not answer") and "again in 5 s" in half.detail
     assert world.provider.workspace(sandbox.id)["/workspace/a"] == b"kept"
     await reconcile.once(world.deps)
     assert world.provider.calls["archive"] == 1

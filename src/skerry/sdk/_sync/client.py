@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from skerry.model.errors import Conflict, NotFound
+from skerry.model.errors import Conflict, Invalid, NotFound
 from skerry.model.ids import is_id
 from skerry.sdk._sync.commands import RunningCommand
 from skerry.sdk._sync.http import Http, segment
@@ -67,14 +67,20 @@ class Skerry:
             metadata: Your own JSON, 64 KiB at most; `list` filters by it.
             startup_command: A shell line that runs when it has come up; `sandbox.startup` tells how it goes.
             idle_timeout_s: Without use for as long it is stopped, and comes back with its next use; 0: never.
-            snapshot_id: Begin with a snapshot's files, template and configuration; what is given here goes before.
+            snapshot_id: Begin with a snapshot's files, template and configuration; what else is given here goes before
+                its configuration. Its template is not to be changed.
             restore_from: Begin with the files of another sandbox of yours, by its id, as they are now.
 
         Raises:
-            Invalid: Unknown template (the message lists the known ones), or another wish that cannot be met.
-            NotFound: No such snapshot, no such sandbox to restore from.
+            Invalid: Unknown template (the message lists the known ones), no such snapshot, no such sandbox to restore
+                from, or another wish that cannot be met.
+            Conflict: The sandbox to restore from is destroyed, or could not be made (`sandbox_<status>`).
             LimitExceeded, Refused, TooBusy: As the message says; nothing is left behind.
         """
+        if template is not None and snapshot_id is not None:
+            raise Invalid(
+                "A snapshot brings its template along: leave out 'template', or 'snapshot_id'.", field="template"
+            )
         request = request_of(
             CreateSandbox,
             template=template,
