@@ -156,15 +156,16 @@ def named(records: bytes, name: bytes, group: bytes) -> bool:
     return records[HEAD.size : end] == name and own == group
 
 
-def pieces_of(records: bytes) -> Iterator[range]:
+def pieces_of(records: bytes) -> Sequence[range]:
     """Where the pieces lie in the records of a file."""
     length, _, flags, _, _, _, _, _, name_len, xattr_len = HEAD.unpack_from(records)
     begin = HEAD.size + name_len + (GROUP_BYTES if flags & LINKED else 0) + xattr_len + _SIZE.size
     end = length + 4
-    yield range(begin, end, PIECE.size)
+    found = [range(begin, end, PIECE.size)]
     while end < len(records):
         begin, end = end + HEAD.size, end + 4 + int.from_bytes(records[end : end + 4], "little")
-        yield range(begin, end, PIECE.size)
+        found.append(range(begin, end, PIECE.size))
+    return found
 
 
 def record(entry: Entry) -> bytes:

@@ -1,5 +1,5 @@
 """Whatever happens to an object, and to every kind of byte in it: it is told, by name, and nothing false comes back."""
-# ruff: noqa: PTH208 - names, not paths
+
 
 import os
 import threading
