@@ -80,6 +80,9 @@ class Config(BaseModel):
         1000, ge=1, description="Calls of one account at once, of any kind: streams and sockets count while open."
     )
     max_calls: int = Field(10_000, ge=1, description="Calls of all accounts at once.")
+    max_snapshots_per_account: int = Field(
+        1000, ge=1, description="Snapshots an account may have: what they hold is charged to no sandbox that is gone."
+    )
     sandbox_network: str = Field(
         "", description="IPv4 /16 to number sandboxes from; empty: one of 10.128.0.0/9 chosen by the instance."
     )
@@ -216,8 +219,10 @@ def _validated(settings: Mapping[str, Any], home: Path) -> Config:
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
+        told = first["msg"]
+        if first["type"] == "string_pattern_mismatch":  # a pattern is no answer to a person
+            told = f"what it is set to has not the form for it ({Config.model_fields[name].description})"
         raise Invalid(
-            f"Setting '{name}': {first['msg']}. Look at the command line, SKERRY_{name.upper()} and"
-            f" {home / 'config.toml'}.",
+            f"Setting '{name}': {told}. Look at the command line, SKERRY_{name.upper()} and {home / 'config.toml'}.",
             field=name,
         ) from error

@@ -28,6 +28,7 @@ ROUTES = {
     "/v1/commands/{command_id}/stdin": {"post"},
     "/v1/keys": {"get", "post"},
     "/v1/keys/{key_id}": {"delete"},
+    "/v1/leaks": {"get"},
     "/v1/me": {"get"},
     "/v1/sandboxes": {"get", "post"},
     "/v1/sandboxes/{sandbox_id}": {"get", "patch", "delete"},

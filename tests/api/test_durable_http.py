@@ -126,6 +126,20 @@ def test_a_store_that_fails_is_told_and_nothing_is_lost(server: Server, http: ht
     assert told(http, box)["message"] is None
 
 
+def test_an_archive_that_the_store_has_not_is_no_missing_sandbox(server: Server, http: httpx2.Client, box: str) -> None:
+    post(http, f"{box}/stop")
+    server.provider.sandboxes.pop(SandboxId(box))
+    for held in server.provider.storage.archives.values():
+        held.clear()
+    for answer in (
+        http.post("/v1/sandboxes", json={"restore_from": box}),
+        http.post(f"/v1/sandboxes/{box}/fork"),
+        http.post(f"/v1/sandboxes/{box}/resume"),
+    ):
+        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "archive_missing"), answer.text
+    assert told(http, box)["status"] in ("stopping", "stopped")
+
+
 def test_f11_a_destroyed_sandbox_is_neither_stopped_nor_resumed_nor_copied(http: httpx2.Client, box: str) -> None:
     post(http, f"{box}/stop")
     assert http.delete(f"/v1/sandboxes/{box}").status_code == 204

@@ -61,7 +61,10 @@ DESTROY = (
 )
 
 # Work on the state of something; the rest formats, parses and looks.
-_WORKING = ("control.", "store.store", "store.sqlite", "providers.local", "node.", "guest.connection", "guest.commands")
+_WORKING = (
+    *("control.", "store.store", "store.sqlite", "providers.local", "node.", "blobs.jobs"),
+    *("guest.connection", "guest.commands"),
+)
 _LOOKING = ("node.rpc", "node.declarations", "node.seccomp", "node.images", "node.ops", "node.tasks")
 
 

@@ -7,10 +7,10 @@ import os
 from collections.abc import Callable
 
 import pytest
-from crash import cases, steps
+from crash import cases, durable_cases, steps
 from crash.instances import CrashServer, Step
 
-from skerry import Sandbox
+from skerry import Sandbox, SkerryError
 
 pytestmark = [
     pytest.mark.long,
@@ -56,3 +56,27 @@ def test_f34_a_destroy_survives_a_kill_anywhere(crash: CrashServer) -> None:
         box.commands.start("sleep 600")
         found = steps.every(crash, box.destroy)
     _kill_everywhere(crash, found, cases.destroy)
+
+
+def test_f34_a_stop_survives_a_kill_anywhere(crash: CrashServer) -> None:
+    with crash.client() as client, durable_cases.box_with_files(client) as box:
+        found = steps.every(crash, box.stop)
+    _kill_everywhere(crash, found, durable_cases.stop)
+
+
+def test_f34_a_restore_survives_a_kill_anywhere(crash: CrashServer) -> None:
+    with crash.client() as client, durable_cases.box_with_files(client) as box:
+        box.stop()
+        durable_cases.drop(crash, box.id)
+        found = steps.every(crash, box.resume)
+    _kill_everywhere(crash, found, durable_cases.restore)
+
+
+def test_f34_a_fork_survives_a_kill_anywhere(crash: CrashServer) -> None:
+    copies: list[Sandbox | SkerryError] = []
+    with crash.client() as client, durable_cases.box_with_files(client) as box:
+        found = steps.every(crash, lambda: copies.extend(box.forks(2)))
+        for copy in copies:
+            assert isinstance(copy, Sandbox)
+            copy.destroy()
+    _kill_everywhere(crash, found, durable_cases.fork)

@@ -17,11 +17,13 @@ from skerry.model.capability import Probe
 from skerry.model.capture import Held
 from skerry.model.errors import NotFound, SandboxGone, TooBusy
 from skerry.model.ids import SandboxId, TreeId
+from skerry.model.leak import LeakKind
 from skerry.model.lifecycle import Cause
 from skerry.model.metrics import Traffic, Usage
 from skerry.model.sandbox import Limits, NetworkMode
 from skerry.model.template import BuildProgress, TemplateState
 from skerry.node.parts import Still
+from skerry.node.traces import Trace
 
 GREETING = {"protocol": 1, "sbxd": "0.1.0", "boot": "ab" * 16, "nonce": "cd" * 32}
 
@@ -103,6 +105,9 @@ class FakeLayers:
     async def list(self) -> set[SandboxId]:
         return set(self.held)
 
+    async def traces(self) -> Sequence[Trace]:
+        return [Trace(LeakKind.SUBVOLUME, one, f"sandboxes/{one}") for one in sorted(self.held)]
+
     async def enforce_inodes(self) -> set[SandboxId]:
         return set()
 
@@ -167,6 +172,9 @@ class FakeTrees:
 
     async def tidy(self) -> None: ...
 
+    async def traces(self) -> Sequence[Trace]:
+        return [Trace(LeakKind.HALF_TREE, tree, f"captures/{tree}.new") for tree in sorted(self.begun)]
+
 
 class FakeNetwork:
     def __init__(self, faults: Faults) -> None:
@@ -184,6 +192,9 @@ class FakeNetwork:
 
     async def list(self) -> set[SandboxId]:
         return set(self.held)
+
+    async def traces(self) -> Sequence[Trace]:
+        return [Trace(LeakKind.NETNS, one, one) for one in sorted(self.held)]
 
     async def traffic(self, sandbox_ids: Sequence[SandboxId]) -> Mapping[SandboxId, Traffic]:
         return {one: Traffic(1, 2) for one in sandbox_ids if one in self.held}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from node.copying_archiver import CopyingArchiver
-from unit.node_fakes import FakeImages, FakeLayers, FakeNetwork, FakeRuntime, FakeTrees, Faults
+from unit.node_fakes import FakeImages, FakeLayers, FakeNetwork, FakeRuntime, FakeTrees, Faults, Machine
 
 from skerry.model.command import CommandEvent, ExecSpec
 from skerry.model.ids import SandboxId, new_command_id, new_sandbox_id
@@ -39,7 +39,7 @@ class Host:
     async def node(self, *, return_s: float = 10.0, adopt_s: float = 10.0) -> AsyncGenerator[Supervisor]:
         """A supervisor that has adopted what there was; leaving kills it, and not its sandboxes."""
         images, bundles = FakeImages(self.faults), self.home / "bundles"
-        parts = Parts(
+        parts = self.parts = Parts(
             self.runtime, self.layers, images, self.network, Path("/sbxd"), bundles, self.trees, self.archiver
         )
         (self.home / "bundles").mkdir(exist_ok=True)
@@ -56,6 +56,9 @@ class Host:
         except BaseExceptionGroup as errors:
             if rest := errors.split(Killed)[1]:
                 raise rest from None
+
+    def a_machine(self) -> Machine:
+        return Machine()
 
     def left(self) -> dict[str, object]:
         """What there is of sandboxes anywhere."""

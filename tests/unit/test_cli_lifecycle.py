@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from skerry.cli import launch, lifecycle, output
+from skerry import instance
+from skerry.cli import diagnosis, launch, lifecycle, output
 from skerry.config import Config
+from skerry.model.capability import Probe
 from skerry.model.errors import Refused
 from skerry.node.network import probes
 from skerry.wire.sandboxes import CapabilitiesView, ProbeView
@@ -116,3 +118,20 @@ def test_without_nft_the_firewalls_remedy_is_nft(monkeypatch: pytest.MonkeyPatch
     assert not probe.ok
     assert "nft" in probe.detail and "nftables" in (probe.remedy or "")
     assert "iptables" not in (probe.remedy or "")
+
+
+def test_what_up_and_doctor_come_to_stands_on_a_line_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = Config(home=tmp_path)
+    here.run_dir.mkdir()
+    instance.url_file(here).write_text("http://127.0.0.1:1")
+    lifecycle.report(here, launch.Started(capabilities("quota"), "started"), [], output.Format.TEXT)
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        "",
+        "Skerry is up at http://127.0.0.1:1. Active runtime: runsc, each sandbox with a kernel of its own.",
+    ]
+    for probe in (Probe("runsc", True, "x"), Probe("runsc", False, "x")):
+        diagnosis.show(diagnosis.Report("runsc", [probe], {}, {}))
+        shown = capsys.readouterr().out.splitlines()
+        assert shown[1] == "" and shown[2].startswith(("Sandboxes can run", "No sandbox can run"))

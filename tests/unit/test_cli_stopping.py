@@ -84,6 +84,7 @@ def test_no_wait_leaves_at_once_and_force_is_passed_on(api: ScriptedApi, skerry:
     api.says("POST", f"{PATH}/stop", STOPPING)
     done = skerry("stop", "--force", "--no-wait", "box")
     assert (done.returncode, done.stdout) == (0, f"{BOX} stopping\n")
+    assert "brings it back" in done.stderr
     assert api.asked[-1] == ("POST", f"{PATH}/stop", {"force": True, "wait_seconds": 0})
 
 
@@ -254,3 +255,18 @@ def test_who_interrupts_a_move_is_told_that_it_goes_on(api: ScriptedApi) -> None
         _, told = child.communicate(timeout=20)
     assert child.returncode == 130
     assert "goes on" in told and "skerry ls" in told
+
+
+@pytest.mark.parametrize(("words", "code"), [(("exec", "box", "--", "true"), 125), (("cp", "box:a", "b"), 1)])
+def test_a_stopped_sandbox_is_brought_back_before_it_is_used(
+    api: ScriptedApi, skerry: Run, words: tuple[str, ...], code: int
+) -> None:
+    api.says("GET", "/v1/sandboxes", (200, {"data": [VIEW | {"status": "stopped"}], "next": None}))
+    api.says("POST", f"{PATH}/resume", refusal(409, "files_lost", "nothing is left"))
+    done = skerry(*words)
+    assert (done.returncode, api.asked[-1][:2]) == (code, ("POST", f"{PATH}/resume"))
+    assert "nothing is left" in done.stderr
+    api.says("GET", "/v1/sandboxes", (200, {"data": [VIEW], "next": None}))
+    asked = len(api.asked)
+    skerry(*words)
+    assert not [path for _, path, _ in api.asked[asked:] if path.endswith("/resume")]

@@ -94,6 +94,12 @@ def test_changed_settings_are_named_with_both_values(tmp_path: Path) -> None:
     assert shown(found) == "allow_shared_kernel false → true, dns (empty) → 192.0.2.1, port 7717 → 1"
 
 
+def test_a_setting_of_a_wrong_form_is_told_what_its_form_is(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match=r"file:///directory, s3://bucket/prefix") as refused:
+        load(environ=environ(tmp_path, SKERRY_ARCHIVE_URL="/srv/archive"))
+    assert "SKERRY_ARCHIVE_URL" in refused.value.message and "^" not in refused.value.message
+
+
 # -- who runs ----------------------------------------------------------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ from skerry.model.lifecycle import Cause
 from skerry.model.sandbox import Observed, SandboxSpec
 from skerry.node.records import Stage, moved
 from skerry.node.supervisor import Supervisor
+from skerry.node.tree_keeper import ARCHIVES_AT_ONCE
 
 VAULT = Vault(new_vault_id(), bytes(32))
 HALTS = ("runtime.delete", "network.detach", "layers.stop")
@@ -355,3 +356,41 @@ async def test_a_stop_of_what_was_never_whole_finds_nothing(host: Host) -> None:
         with pytest.raises(NotFound):
             await node.stop(wanted.id, 1)
         assert node.list() == [] and host.left() == {}
+
+
+async def archiving(host: Host, node: Supervisor, vault: Vault, group: asyncio.TaskGroup) -> asyncio.Task[None]:
+    return group.create_task(host.keeper.archive(own(await stopped(host, node)), vault, nothing_told))
+
+
+async def test_one_vaults_archives_leave_a_turn_to_anothers(host: Host) -> None:
+    assert host.archiver is not None
+    other = Vault(new_vault_id(), bytes(32))
+    async with host.node() as node, asyncio.TaskGroup() as group:
+        host.archiver.gate.clear()
+        many = [await archiving(host, node, VAULT, group) for _ in range(ARCHIVES_AT_ONCE + 2)]
+        await until(lambda: host.archiver and host.archiver.under_way == ARCHIVES_AT_ONCE - 1)
+        one = await archiving(host, node, other, group)
+        await until(lambda: host.archiver and host.archiver.under_way == ARCHIVES_AT_ONCE)
+        host.archiver.gate.set()
+        await asyncio.wait_for(one, 10)
+        await asyncio.wait_for(asyncio.gather(*many), 10)
+
+
+async def test_an_archive_that_waits_for_its_turn_is_not_silent(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert host.archiver is not None
+    monkeypatch.setattr("skerry.node.tree_keeper.WAITING_S", 0.01)
+    told: list[Moved] = []
+
+    async def tell(moved: Moved) -> None:
+        told.append(moved)
+
+    async with host.node() as node, asyncio.TaskGroup() as group:
+        host.archiver.gate.clear()
+        many = [await archiving(host, node, VAULT, group) for _ in range(ARCHIVES_AT_ONCE - 1)]
+        await until(lambda: host.archiver and host.archiver.under_way == ARCHIVES_AT_ONCE - 1)
+        last = group.create_task(host.keeper.archive(own(await stopped(host, node)), VAULT, tell))
+        await until(lambda: len(told) >= 3)
+        assert set(told) == {Moved(0)}
+        host.archiver.gate.set()
+        await asyncio.wait_for(asyncio.gather(last, *many), 10)
+        assert told[-1].archive is not None

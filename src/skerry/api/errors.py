@@ -39,6 +39,7 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "read_only": 403,
     "exists": 409,
     "not_empty": 409,
+    "archive_missing": 409,  # what was asked for is there; its files are not
     "busy": 409,
     "replaced": 409,
     "no_space": 507,

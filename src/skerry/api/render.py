@@ -16,6 +16,7 @@ from skerry.model.capture import Archive
 from skerry.model.command import Command, CommandCause, CommandStatus, Exit
 from skerry.model.env import REDACTED
 from skerry.model.files import Archived, FileInfo
+from skerry.model.leak import Leaks
 from skerry.model.lifecycle import State
 from skerry.model.process import ListeningPort, Process
 from skerry.model.sandbox import Sandbox
@@ -24,6 +25,7 @@ from skerry.model.snapshot import Snapshot
 from skerry.model.template import TemplateState
 from skerry.wire.commands import CommandView
 from skerry.wire.files import FileEntry
+from skerry.wire.leaks import LeaksView, LeakView
 from skerry.wire.processes import PortView, ProcessView
 from skerry.wire.sandboxes import (
     ArchiveView,
@@ -375,3 +377,15 @@ def _shown(text: str) -> str:
 def _time_of(mtime_ns: int) -> str:
     clamped = max(-_NS_LIMIT, min(_NS_LIMIT, mtime_ns))
     return (_EPOCH + timedelta(microseconds=clamped // 1000)).isoformat()
+
+
+def leaks_view(found: Leaks) -> LeaksView:
+    views = [
+        (leak.waiting, LeakView(kind=leak.kind.value, name=leak.name, size_bytes=leak.size_bytes, fate=leak.fate))
+        for leak in found.found
+    ]
+    return LeaksView(
+        leaks=[view for waiting, view in views if not waiting],
+        waiting=[view for waiting, view in views if waiting],
+        unchecked=list(found.unchecked),
+    )

@@ -6,11 +6,12 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from skerry.api.call import Caller, answer
 from skerry.api.gate import ACCOUNT
-from skerry.api.render import capabilities_view, me_view, usage_view
-from skerry.control import accounts, health, usage
+from skerry.api.render import capabilities_view, leaks_view, me_view, usage_view
+from skerry.control import accounts, health, leaks, usage
 from skerry.control.deps import Deps
 from skerry.control.telemetry import CONTENT_TYPE
 from skerry.model.errors import Unavailable
+from skerry.wire.leaks import LeaksView
 from skerry.wire.sandboxes import CapabilitiesView, MeView, ReadyView, UsageView
 
 router = APIRouter(tags=["system"])
@@ -32,6 +33,13 @@ async def get_usage(call: Caller) -> Response:
 async def get_capabilities(call: Caller) -> Response:
     """What the machine behind this server can and cannot do."""
     return answer(capabilities_view(await call.deps.provider.capabilities()))
+
+
+@router.get("/v1/leaks", response_model=LeaksView)
+async def get_leaks(call: Caller) -> Response:
+    """What the server, its node and its object store hold that is on no record. With a key of the first account."""
+    await accounts.require_operator(call.deps, call.account_id)
+    return answer(leaks_view(await leaks.find(call.deps)))
 
 
 @router.get("/healthz")

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from skerry.blobs.keys import Keys
 from skerry.blobs.limits import Limits, damaged
-from skerry.blobs.objects import Objects
-from skerry.blobs.packs import Index, decode_index
+from skerry.blobs.objects import Objects, get_bounded
+from skerry.blobs.packs import INDEX_MOST, Index, decode_index
 from skerry.model.errors import NotFound, Refused
 
 # A place as one integer, because a million of them are held: pack, segment, offset within it, length.
@@ -106,7 +106,8 @@ class Catalogue:
     def _index(self, pack: str) -> Index:
         with contextlib.suppress(OSError, Refused):
             return decode_index(self._keys, (self._cache / pack).read_bytes(), pack)
-        sealed = self._objects.get(f"{self._keys.vault_id}/indices/{pack}")
+        key = f"{self._keys.vault_id}/indices/{pack}"
+        sealed = get_bounded(self._objects, key, INDEX_MOST, f"the index of pack {pack}")
         index = decode_index(self._keys, sealed, pack)
         self.keep_index(pack, sealed)
         return index

@@ -6,6 +6,7 @@ archive has called verified.
 
 import errno
 import os
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -59,9 +60,12 @@ class FileObjects:
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         path = self._root / checked_key(key)
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)  # a FIFO would wait for ever
             try:
-                end = os.fstat(fd).st_size
+                status = os.fstat(fd)
+                if not stat.S_ISREG(status.st_mode):
+                    raise NotFound(f"The object store has no {key}, but something else under its name.")
+                end = status.st_size
                 return _read(fd, start, end if length is None else min(end, start + length))
             finally:
                 os.close(fd)
@@ -151,6 +155,4 @@ def _read(fd: int, start: int, end: int) -> bytes:
 
 
 def _unavailable(what: str, error: OSError) -> Unavailable:
-    return Unavailable(
-        f"The archive directory cannot be {what}: {error.strerror or error}. Files stay on the node until it can."
-    )
+    return Unavailable(f"The archive directory cannot be {what}: {error.strerror or error}.")

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Protocol
 
+from skerry.blobs.limits import damaged
 from skerry.model.capture import Blob
 from skerry.model.errors import Invalid
 
@@ -40,3 +41,15 @@ def checked_prefix(prefix: str) -> str:
     """A key, with or without a slash at its end, or nothing; without that slash. Raises Invalid."""
     name = prefix.removesuffix("/")
     return checked_key(name) if name else ""
+
+
+def get_bounded(objects: Objects, key: str, most: int, what: str) -> bytes:
+    """A whole object, of a store that may have been tampered with: its size decides over no memory of ours.
+
+    Raises:
+        Refused: It is larger than `most`. NotFound, Unavailable: as `get`.
+    """
+    data = objects.get(key, 0, most + 1)
+    if len(data) > most:
+        raise damaged(f"{what} is larger than any")
+    return data

@@ -23,7 +23,7 @@ LEVEL = 1
 _INDEX = struct.Struct("<QI")  # size of the pack, number of segments
 _SEGMENT = struct.Struct("<QIII")  # offset, stored bytes, plain bytes, number of chunks
 _CHUNK = struct.Struct(f"<{ID_BYTES}sI")  # id, length
-_INDEX_MOST = 1 << 28
+INDEX_MOST = 1 << 28
 _SEGMENTS_MOST = 4096
 
 _codecs = threading.local()  # a zstd context serves one thread at a time
@@ -91,7 +91,7 @@ def decode_index(keys: Keys, sealed: Data, pack: str) -> Index:
     opened = memoryview(keys.open_index(sealed, pack))
     try:
         (size,) = struct.unpack_from("<Q", opened)
-        if size > _INDEX_MOST:
+        if size > INDEX_MOST:
             raise damaged(f"{what} is larger than any")
         return _parse_index(decompress(opened[8:], size, what), what)
     except struct.error:

@@ -16,7 +16,7 @@ from skerry.blobs import content, manifest
 from skerry.blobs.attributes import read_xattrs
 from skerry.blobs.descent import OPEN_DIRECTORY, Descent
 from skerry.blobs.keys import ID_BYTES
-from skerry.blobs.limits import Limits, over
+from skerry.blobs.limits import Limits, over, within
 from skerry.blobs.manifest import AGAIN, END_RECORD, GROUP_BYTES, LINKED, MODE_BITS, PIECE, Entry, Kind
 from skerry.blobs.stat_cache import StatCache, StatCacheWriter
 from skerry.blobs.writer import ChunkWriter
@@ -63,7 +63,7 @@ class TreeReader:
     def __init__(self, root_fd: int, tools: Tools) -> None:
         self.totals = Totals()
         self._tools = tools
-        self._limits = tools.limits
+        self._limits = within(tools.limits, root_fd)
         self._cutter = content.new_cutter(tools.cut_seed)
         self._groups: dict[tuple[int, int], bytes] = {}
         self._noatime = os.O_NOATIME
@@ -180,6 +180,7 @@ class TreeReader:
             cachable = cachable and not dropped
         if cachable:
             self._tools.seeing.add(status, records)
+        self._require_bytes(size, name)
         self.totals.size_bytes += size
         self._untold += size
         if self._untold >= _TELL_BYTES:
@@ -210,12 +211,17 @@ class TreeReader:
             for hole, data in content.pieces(opened, status.st_size, self._cutter):
                 packed.append(pack(hole, len(data), add(data)))
                 size += len(data)
+                self._require_bytes(size, name)
                 if len(packed) > self._limits.file_pieces:
                     raise over("file_pieces", self._limits.file_pieces, self._descent.where(name))
         finally:
             os.close(opened)
         tail = xattrs + manifest.pack_content(status.st_size, packed)
         return status, (len(xattrs), tail), size, self.totals.dropped_xattrs > before
+
+    def _require_bytes(self, more: int, name: bytes) -> None:
+        if self.totals.size_bytes + more > self._limits.tree_bytes:
+            raise over("tree_bytes", self._limits.tree_bytes, self._descent.where(name))
 
     def _xattrs(self, fd: int, name: bytes) -> bytes:
         packed, dropped = read_xattrs(fd)

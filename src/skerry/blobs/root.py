@@ -7,11 +7,11 @@ from typing import Any
 
 from skerry.blobs.keys import VERSION, Keys
 from skerry.blobs.limits import damaged
-from skerry.blobs.objects import Objects
+from skerry.blobs.objects import Objects, get_bounded
 from skerry.blobs.packs import compress, decompress
 from skerry.model.errors import NotFound, Refused
 
-_MOST = 1 << 30
+_MOST = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,13 @@ def read_root(objects: Objects, keys: Keys, archive: str) -> Root:
         Refused: It is damaged, or of a later version.
     """
     try:
-        sealed = objects.get(root_key(keys.vault_id, archive))
+        sealed = get_bounded(objects, root_key(keys.vault_id, archive), _MOST, f"the root of archive {archive}")
     except NotFound:
-        raise NotFound(f"The object store has no archive {archive}.", code="archive_missing") from None
+        raise NotFound(
+            f"The object store has no archive {archive}. Where 'archive_url' was changed, copy there what was stored"
+            " before.",
+            code="archive_missing",
+        ) from None
     what = f"the root of archive {archive}"
     opened = keys.open_root(sealed, archive)
     size = int.from_bytes(opened[:8], "little")

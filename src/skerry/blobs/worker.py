@@ -28,6 +28,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def main() -> int:
+    isolation.keep_to_itself()
     job = decode_job(sys.stdin.buffer.read())
     isolation.die_with(job.parent_pid)
     isolation.yield_to_others(waited_for=job.verb == "fetch")

@@ -160,5 +160,5 @@ def put_verified(objects: Objects, key: str, data: bytes) -> None:
     """
     # A put that is sent again because its answer was lost may find its own object: the comparison tells.
     objects.put(key, data, create_only=True)
-    if objects.get(key) != data:
+    if objects.get(key, 0, len(data) + 1) != data:
         raise Unavailable(f"The object store does not give back what was written as {key}.")

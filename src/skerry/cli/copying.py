@@ -10,7 +10,7 @@ from skerry.cli.completion import complete_place
 from skerry.cli.connection import client, find
 from skerry.cli.output import Format, OutputOption, data, data_json, hint, printable
 from skerry.cli.places import place
-from skerry.cli.progress import Advance, bar
+from skerry.cli.progress import Advance, bar, ready
 from skerry.model.errors import Invalid, NotFound, SkerryError
 
 if TYPE_CHECKING:
@@ -46,10 +46,11 @@ def cp(
     if (from_box is None) == (to_box is None):
         raise Invalid("Give one local path and one SANDBOX:PATH, such as: skerry cp data.csv mybox:/workspace/")
     with client() as server, bar(output, "copy") as advance:
+        box = ready(server, find(server, (to_box if from_box is None else from_box) or None), output)
         if to_box is not None:
-            done = upload(find(server, to_box or None), Path(from_path), to_path or "/workspace/", advance)
+            done = upload(box, Path(from_path), to_path or "/workspace/", advance)
         else:
-            done = _download(find(server, from_box or None), from_path or "/workspace", Path(to_path), advance)
+            done = _download(box, from_path or "/workspace", Path(to_path), advance)
     for one in done.skipped:
         hint(f"skerry: left out {one.path}: {one.reason}")
     if done.skipped_count > len(done.skipped):

@@ -4,17 +4,18 @@ import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skerry.cli.connection import config, require_server
+from skerry.cli.connection import client, config, require_server
 from skerry.cli.output import Format, OutputOption, console, data, data_json, drawn
 from skerry.model.capability import Probe
 from skerry.model.errors import Invalid, Refused
 
 if TYPE_CHECKING:
     from skerry.config import Config
+    from skerry.wire.leaks import LeaksView
 
 
 def register(app: typer.Typer) -> None:
@@ -36,11 +37,19 @@ class Report:
         return can_run(self.runtime, self.probes)
 
 
-def doctor(output: OutputOption = Format.TEXT) -> None:
+LeaksOption = Annotated[
+    bool, typer.Option("--leaks", help="Ask the running server what is held and on no record, and fail if anything is.")
+]
+
+
+def doctor(leaks: LeaksOption = False, output: OutputOption = Format.TEXT) -> None:
     """Say what this host can and cannot do, how its server is, and how to mend it. Fails where no sandbox can run.
 
     A running server is asked, and has to make a sandbox; where none runs, everything is tried in places of its own.
     """
+    if leaks:
+        _leaks(output)
+        return
     require_server()
     if os.geteuid() != 0:
         raise Refused("The probes boot a sandbox, mount and make a network: run `skerry doctor` as root.")
@@ -51,9 +60,35 @@ def doctor(output: OutputOption = Format.TEXT) -> None:
         about = {"ready": report.ready, "runtime": report.runtime, "server": report.server, "pool": report.pool}
         data_json({**about, "probes": shown})
     else:
-        _show(report)
+        show(report)
     if not report.ready:
         raise typer.Exit(1)
+
+
+def _leaks(output: Format) -> None:
+    with client() as server:
+        found, url = server.leaks(), server.url
+    if output is Format.JSON:
+        data_json({"clean": not found.leaks, **found.model_dump(mode="json")})
+    else:
+        _show_leaks(found, url)
+    if found.leaks:
+        raise typer.Exit(1)
+
+
+def _show_leaks(found: "LeaksView", url: str) -> None:
+    for mark, leaks in (("✗", found.leaks), ("–", found.waiting)):
+        for leak in leaks:
+            size = "" if leak.size_bytes is None else f" ({leak.size_bytes} bytes)"
+            data(drawn(f"{mark} {leak.kind:<12} {leak.name}{size}"))
+            data(drawn(f"  {'':<12} → {leak.fate}"))
+    for word in found.unchecked:
+        data(drawn(f"– {'not looked at':<12} {word}"))
+    if found.leaks:
+        data(f"\n{len(found.leaks)} leaked at {url}.")
+    else:
+        looked = " of what could be looked at" if found.unchecked else ""
+        data(f"Nothing leaks{looked} at {url}.")
 
 
 def examine() -> Report:
@@ -104,16 +139,18 @@ def can_run(runtime: str, probes: Sequence[Probe]) -> bool:
     return any(probe.name == runtime for probe in needed) and all(probe.ok for probe in needed)
 
 
-def _show(report: Report) -> None:
+def show(report: Report) -> None:
+    """What was found, a line each, and what follows from it."""
     for probe in report.probes:
         mark = "✓" if probe.ok else "✗" if probe.required else "–"
         data(drawn(f"{mark} {probe.name:<22} {probe.detail}"))
         if not probe.ok and probe.remedy:
             data(drawn(f"  {'':<22} → {probe.remedy}"))
+    data("")
     if report.ready:
-        data(f"\nSandboxes can run here, on {report.runtime}.")
+        data(f"Sandboxes can run here, on {report.runtime}.")
     else:
-        data(drawn(f"\nNo sandbox can run here on {report.runtime} until what is marked ✗ is mended."))
+        data(drawn(f"No sandbox can run here on {report.runtime} until what is marked ✗ is mended."))
 
 
 def client_env() -> None:

@@ -75,7 +75,7 @@ def up(
             _build(server, here.default_template, steps, quiet=quiet)
             if demo:
                 run_demo(server, steps, quiet=quiet)
-    _report(here, started, steps, output)
+    report(here, started, steps, output)
 
 
 def require_disk_limit(here: "Config", runs: "CapabilitiesView") -> None:
@@ -167,7 +167,8 @@ def _build(server: "Skerry", template: str, steps: list[Step], *, quiet: bool) -
             tell(line.fraction, line.line)
 
 
-def _report(here: "Config", started: "Started", steps: list[Step], output: Format) -> None:
+def report(here: "Config", started: "Started", steps: list[Step], output: Format) -> None:
+    """Tell what `up` has come to."""
     from skerry import instance
 
     url, runtime = instance.url(here), started.capabilities.runtime
@@ -182,7 +183,8 @@ def _report(here: "Config", started: "Started", steps: list[Step], output: Forma
         if started.capabilities.shares_kernel
         else "each sandbox with a kernel of its own"
     )
-    data(f"\nSkerry is up at {url}. Active runtime: {runtime}, {isolation}.")
+    data("")
+    data(f"Skerry is up at {url}. Active runtime: {runtime}, {isolation}.")
     hint(
         '\nNext:\n  eval "$(./skerry client-env)"           address and key for clients\n'
         "  ./skerry run -- python3 -c 'print(42)'   a command in a sandbox of its own\n"

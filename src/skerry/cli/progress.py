@@ -65,6 +65,20 @@ def watching(server: "Skerry", box: "Sandbox", advance: Advance | None) -> Gener
     looker.join()
 
 
+def brought_back(server: "Skerry", box: "Sandbox", output: Format) -> "Sandbox":
+    """Resume it, with a bar while its files come from the object store; itself.
+
+    Any use of a stopped sandbox would do so, too, but unseen, and with the patience that one answer is given.
+    """
+    with bar(output, f"fetching {box.name or box.id}") as advance, watching(server, box, advance):
+        return box.resume()
+
+
+def ready(server: "Skerry", box: "Sandbox", output: Format) -> "Sandbox":
+    """It, brought back where it is stopped."""
+    return brought_back(server, box, output) if box.status == "stopped" else box
+
+
 def _started(title: str) -> "Progress":
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 

@@ -18,6 +18,7 @@ from skerry.cli.completion import complete_sandbox, complete_template
 from skerry.cli.connection import client, find
 from skerry.cli.interrupts import held
 from skerry.cli.output import Format, OutputOption, failure, hint, local_failure
+from skerry.cli.progress import ready
 from skerry.cli.sandboxes import (
     CpuOption,
     EnvOption,
@@ -83,7 +84,7 @@ def execute(
         word, command = split(words)
         given: dict[str, Any] = {"env": parse_env(env), "cwd": cwd, "user": user}
         _check_terminal(stdin=stdin, tty=tty, timeout=timeout, output=output)
-        box = find(server, word)
+        box = ready(server, find(server, word), output)
         if tty:
             code = _on_terminal(box, command, given, escape=escape)
         else:
@@ -113,7 +114,7 @@ def shell(
 
     with own_failures(Format.TEXT), client() as server:
         require_terminal("A shell needs a terminal here. For one command: skerry exec SANDBOX -- COMMAND")
-        box = find(server, sandbox)
+        box = ready(server, find(server, sandbox), Format.TEXT)
         given: dict[str, Any] = {"env": parse_env(env), "cwd": cwd, "user": user}
         code = _on_terminal(box, None, given, escape=escape, attach=attach)
     raise typer.Exit(code)

@@ -6,7 +6,7 @@ import typer
 
 from skerry.cli.connection import client, find
 from skerry.cli.environment import SandboxOption
-from skerry.cli.output import Format, OutputOption, data, data_json, hint
+from skerry.cli.output import Format, OutputOption, data, data_json, hint, members
 from skerry.cli.sandboxes import SandboxArgument
 from skerry.model.errors import Invalid
 
@@ -69,7 +69,5 @@ def _print(view: "StartupView", output: Format) -> None:
     shown = view.model_dump(mode="json")
     if output is Format.JSON:
         data_json(shown)
-        return
-    for name, value in shown.items():
-        if name != "logs" and value is not None:
-            data(f"{name:<18} {value}")
+    else:
+        members({name: value for name, value in shown.items() if name != "logs"})

@@ -9,13 +9,13 @@ import typer
 from skerry.cli.completion import complete_sandbox
 from skerry.cli.connection import client, find
 from skerry.cli.interrupts import telling
-from skerry.cli.output import Format, OutputOption, data, data_json, failure
-from skerry.cli.progress import bar, watching
+from skerry.cli.output import Format, OutputOption, data, data_json, failure, hint
+from skerry.cli.progress import bar, brought_back
 from skerry.cli.sandboxes import LabelOption, SandboxArgument, as_json, parse_pairs
 from skerry.model.errors import SkerryError
 
 if TYPE_CHECKING:
-    from skerry.sdk import Sandbox, Skerry
+    from skerry.sdk import Sandbox
 
 SandboxesArgument = Annotated[
     list[str] | None,
@@ -46,12 +46,16 @@ def stop(
         if wait:
             told = [_waited_for(one, output) for one in told]
     _report(told, output)
+    if not wait and any(one.box is not None and one.box.status == "stopping" for one in told):
+        hint(
+            "The compute is freed, and files are being stored (`skerry ls`). Whoever uses one meanwhile brings it back."
+        )
 
 
 def resume(sandboxes: SandboxesArgument = None, output: OutputOption = Format.TEXT) -> None:
     """Bring stopped sandboxes back with their files. Their next command would do so, too. One that runs is left so."""
     with client() as server, telling("What was begun goes on by itself: `skerry ls` shows it."):
-        told = [_tried(word, lambda w: _resumed(server, find(server, w), output)) for word in sandboxes or [None]]
+        told = [_tried(word, lambda w: brought_back(server, find(server, w), output)) for word in sandboxes or [None]]
     _report(told, output)
 
 
@@ -109,11 +113,6 @@ def _waited_for(one: _Done, output: Format) -> _Done:
     except SkerryError as error:
         return _Done(one.word, box, error)
     return one
-
-
-def _resumed(server: "Skerry", box: "Sandbox", output: Format) -> "Sandbox":
-    with bar(output, f"fetching {box.name or box.id}") as advance, watching(server, box, advance):
-        return box.resume()
 
 
 def _report(told: Sequence[_Done], output: Format) -> None:

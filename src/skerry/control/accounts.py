@@ -45,14 +45,15 @@ def is_metrics_token(deps: Deps, secret: str) -> bool:
 
 
 async def require_operator(deps: Deps, account_id: AccountId | None) -> None:
-    """The server's metrics are about all accounts: for who runs it. None stands for the metrics token.
+    """What is about all accounts is for who runs the server. None stands for the metrics token.
 
     Raises:
         Refused: The account is not the first one (`permission`).
     """
     if account_id is not None and account_id != (await deps.store.list_accounts())[0].id:
         raise Refused(
-            "The server's metrics are for its operator: use a key of the first account, or the metrics_token.",
+            "This is about all accounts, and for the server's operator: use a key of the first account (for /metrics"
+            " also the metrics_token).",
             code="permission",
         )
 

@@ -22,7 +22,7 @@ async def store(deps: Deps, account_id: AccountId, tree: TreeId, shown: SandboxI
     """
     vault = await deps.store.vault(account_id)
     busy = deps.work.archiving
-    async with deps.work.gate:
+    async with deps.work.gate(account_id):
         busy[account_id] = busy.get(account_id, 0) + 1
         try:
             made = await _follow(deps, deps.provider.archive(tree, vault), Phase.ARCHIVE, shown)

@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+from weakref import WeakValueDictionary
 
 from skerry.config import Config
 from skerry.control.keys import KeyCache
@@ -16,7 +17,7 @@ from skerry.model.ids import AccountId, CommandId, SandboxId, ShellId, SnapshotI
 from skerry.model.sandbox import Sandbox
 from skerry.seams import Clock, Provider, Store
 
-# Archives that are made at once: each takes a core of the node and the way to the object store.
+# Archives of one account that are asked for at once. The node gives turns to all accounts' in a fair order.
 ARCHIVES_AT_ONCE = 4
 
 
@@ -35,7 +36,14 @@ class Work:
     dropping: dict[TreeId, asyncio.Task[None]] = field(default_factory=dict[TreeId, asyncio.Task[None]])
     archiving: dict[AccountId, int] = field(default_factory=dict[AccountId, int])  # how many, by account
     swept: dict[AccountId, datetime] = field(default_factory=dict[AccountId, datetime])
-    gate: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(ARCHIVES_AT_ONCE))
+    unswept: dict[AccountId, str] = field(default_factory=dict[AccountId, str])  # why the last sweep failed
+    gates: WeakValueDictionary[AccountId, asyncio.Semaphore] = field(
+        default_factory=WeakValueDictionary[AccountId, asyncio.Semaphore]
+    )
+
+    def gate(self, account_id: AccountId) -> asyncio.Semaphore:
+        """What bounds the archives of one account: no other account's wait behind them."""
+        return self.gates.setdefault(account_id, asyncio.Semaphore(ARCHIVES_AT_ONCE))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,14 @@ from skerry.control import idleness, making, resuming, snapshots, stopping
 from skerry.control.deps import Deps
 from skerry.control.world import Rule, World
 from skerry.model.capture import Held
-from skerry.model.errors import Conflict, NotFound
+from skerry.model.errors import Conflict, NotFound, SkerryError
 from skerry.model.ids import AccountId, SandboxId, SnapshotId, TreeId
 from skerry.model.lifecycle import State
 from skerry.model.sandbox import Sandbox
 from skerry.model.snapshot import Snapshot, SnapshotState
 
 # With other processes on the database: how long one of them may be at it before it counts as dead.
-_GRACE_S = 900.0
+GRACE_S = 900.0
 _RESUMED_WITHIN_S = 3600.0  # files may have to come from the object store first
 _SWEEP_EVERY = timedelta(hours=1)
 _SWEPT_OLDER_S = 3600.0
@@ -54,7 +54,7 @@ def _half_stopped(deps: Deps, world: World) -> Iterable[Sandbox]:
         under_way = (sandbox.id, sandbox.generation) in deps.work.stopping
         if sandbox.state is not State.STOPPING or under_way or not deps.retries.due(sandbox.id, now):
             continue
-        if _others_had_time(deps, sandbox, _GRACE_S):
+        if _others_had_time(deps, sandbox, GRACE_S):
             yield sandbox
 
 
@@ -75,7 +75,7 @@ async def _reclaim(deps: Deps, _world: World, sandbox: Sandbox) -> None:
 def _half_taken(deps: Deps, world: World) -> Iterable[Snapshot]:
     for snapshot in world.snapshots.values():
         half = snapshot.state is SnapshotState.CREATING and snapshot.id not in deps.work.taking
-        if half and _others_had_time(deps, snapshot, _GRACE_S):
+        if half and _others_had_time(deps, snapshot, GRACE_S):
             yield snapshot
 
 
@@ -101,7 +101,7 @@ def _unstored(deps: Deps, world: World) -> Iterable[Snapshot]:
     now = deps.clock.now()
     for snapshot in world.snapshots.values():
         lacks = snapshot.state is SnapshotState.READY and snapshot.archive is None
-        if lacks and deps.retries.due(snapshot.id, now) and _others_had_time(deps, snapshot, _GRACE_S):
+        if lacks and deps.retries.due(snapshot.id, now) and _others_had_time(deps, snapshot, GRACE_S):
             yield snapshot
 
 
@@ -126,7 +126,7 @@ def _unwanted_trees(deps: Deps, world: World) -> Iterable[Held]:
     for tree in world.trees:
         copying = tree.id.startswith("cap_") and tree.id not in deps.work.held
         nobodys = tree.id.startswith("snap_") and SnapshotId(tree.id) not in world.snapshots
-        old = (deps.clock.now() - tree.created_at).total_seconds() > _GRACE_S
+        old = (deps.clock.now() - tree.created_at).total_seconds() > GRACE_S
         if (copying or nobodys) and (deps.sole or old):
             yield tree
 
@@ -147,7 +147,12 @@ def _unswept(deps: Deps, world: World) -> Iterable[AccountId]:
 async def _sweep(deps: Deps, world: World, account_id: AccountId) -> None:
     deps.work.swept[account_id] = deps.clock.now()
     keep = await deps.store.archives_wanted(account_id)
-    swept = await deps.provider.sweep(world.vaults[account_id], keep, older_than_s=_SWEPT_OLDER_S)
+    try:
+        swept = await deps.provider.sweep(world.vaults[account_id], keep, older_than_s=_SWEPT_OLDER_S)
+    except SkerryError as error:
+        deps.work.unswept[account_id] = error.message
+        raise
+    deps.work.unswept.pop(account_id, None)
     if swept.freed_objects:
         _log.info("archives that nobody wants were removed", account=account_id, bytes=swept.freed_bytes)
 

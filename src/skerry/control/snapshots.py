@@ -32,7 +32,7 @@ async def create(
         NotFound: As `sandboxes.get`.
         Invalid: The name is longer than NAME_LENGTH.
         Conflict: `sandbox_<state>`: it is destroyed, or could not be made. `files_lost`: of its files nothing is left.
-            The key of `once` is another request's.
+            `too_many_snapshots`. The key of `once` is another request's.
         TooBusy, Unavailable, DeadlineExceeded: Nothing was made.
     """
     if name is not None and len(name) > NAME_LENGTH:
@@ -172,7 +172,7 @@ async def _create(
     snapshot = _record(deps, source, name)
     deps.work.taking.add(snapshot.id)
     try:
-        standing = await deps.store.add_snapshot(snapshot, once)
+        standing = await deps.store.add_snapshot(snapshot, once, most=deps.config.max_snapshots_per_account)
     except BaseException:
         deps.work.taking.discard(snapshot.id)
         raise

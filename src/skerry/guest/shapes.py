@@ -15,6 +15,7 @@ from skerry.model.capture import Archive, Held, Moved, Swept, Vault
 from skerry.model.command import CommandCause, ExecSpec, Exit, Keep, TerminalSize
 from skerry.model.files import Archived, ArchiveLimits, ChangeKind, FileChange, FileInfo, FileType, Skipped
 from skerry.model.ids import ArchiveId, CommandId, SandboxId, TreeId, VaultId
+from skerry.model.leak import Leak, LeakKind
 from skerry.model.lifecycle import Cause
 from skerry.model.metrics import Sample
 from skerry.model.process import ListeningPort, Process
@@ -291,6 +292,14 @@ def held_to(held: Held) -> Json:
 def held_from(told: Mapping[str, Any]) -> Held:
     created_at = datetime.fromtimestamp(told["created_at"], UTC)
     return Held(**_but(told, id=TreeId(told["id"]), created_at=created_at))
+
+
+def leak_to(leak: Leak) -> Json:
+    return asdict(leak)
+
+
+def leak_from(told: Mapping[str, Any]) -> Leak:
+    return Leak(**_but(told, kind=LeakKind(told["kind"])))
 
 
 def swept_to(swept: Swept) -> Json:

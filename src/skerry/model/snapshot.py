@@ -6,6 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from skerry.model.capture import Archive
+from skerry.model.errors import Conflict
 from skerry.model.ids import AccountId, ProjectId, SandboxId, SnapshotId
 from skerry.model.sandbox import Limits, NetworkMode
 
@@ -41,3 +42,12 @@ class Snapshot:
     size_bytes: int | None = None  # of the files; None until it has been counted
     archive: Archive | None = None
     detail: str = ""  # why it is not in the object store yet
+
+
+def too_many(most: int) -> Conflict:
+    """What an account is told that has as many snapshots as it may have."""
+    return Conflict(
+        f"This account has {most} snapshots, as many as it may have. Delete some, or raise the server's"
+        " 'max_snapshots_per_account'.",
+        code="too_many_snapshots",
+    )

@@ -13,8 +13,11 @@ from pathlib import Path
 from skerry.model.capture import Held
 from skerry.model.errors import Invalid
 from skerry.model.ids import TreeId, is_id
+from skerry.model.leak import LeakKind
+from skerry.node import inherited
 from skerry.node.parts import Still
 from skerry.node.pool import Pool
+from skerry.node.traces import Trace, entries
 from skerry.node.trees import FLUSHING
 
 _HALF_MADE = ".new"
@@ -52,6 +55,7 @@ class Captures:
         unfinished = self._begin(tree)
         try:
             self._trees.copy(source, unfinished / _TREE, sealed=True)
+            inherited.note(self._trees, source, unfinished)
             self._finish(tree, now, lineage)
         except OSError:
             self.undo(tree)
@@ -100,6 +104,10 @@ class Captures:
         """Of all that is held."""
         found = (self.find(held.id) for held in self.held())
         return {still.lineage for still in found if still is not None}
+
+    def half_made(self) -> list[Trace]:
+        there = entries(LeakKind.HALF_TREE, self._directory, _HALF_MADE)
+        return [one for one in there if one.name.endswith(_HALF_MADE) or not Path(one.name, ABOUT).exists()]
 
     def clean(self) -> None:
         """Remove what was never whole: to be called when nothing is being made."""

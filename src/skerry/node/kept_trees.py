@@ -15,6 +15,7 @@ from skerry.model.ids import SandboxId, TreeId, is_id
 from skerry.node.captures import Captures
 from skerry.node.parts import Still
 from skerry.node.pool import Pool, full, require_room
+from skerry.node.traces import Trace
 from skerry.node.tree_copy import DEEPEST
 from skerry.node.turns import Turns
 
@@ -83,6 +84,10 @@ class KeptTrees:
     async def lineages(self) -> set[str]:
         """The lineages of all trees that are here, sandboxes' workspaces in whatever state included."""
         return await self._turns.run(self._lineages)
+
+    async def traces(self) -> list[Trace]:
+        """What is half-made."""
+        return await self._turns.run(self._captures.half_made)
 
     async def tidy(self) -> None:
         """Let go of what could not go before."""

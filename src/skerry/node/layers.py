@@ -15,11 +15,15 @@ from skerry.model.bundle import IdRange
 from skerry.model.capability import Probe
 from skerry.model.errors import Invalid, NotFound, Refused
 from skerry.model.ids import SandboxId, TreeId, is_id
+from skerry.model.leak import LeakKind
 from skerry.model.sandbox import Limits
+from skerry.node import inherited, quota
 from skerry.node.captures import ABOUT, Captures
 from skerry.node.kept_trees import find, missing, uncopied
 from skerry.node.layer_mounts import LayerMounts, Rootfs
+from skerry.node.mounts import mounts_under
 from skerry.node.pool import Pool, close_pool, full, open_pool, require_room
+from skerry.node.traces import Trace, entries
 from skerry.node.trees import FLUSHING
 from skerry.node.turns import Turns
 
@@ -174,6 +178,10 @@ class Layers:
         """Every sandbox that anything is left of: whole, half-made, half-removed, or only mounted."""
         return await self.turns.run(self._list)
 
+    async def traces(self) -> Sequence[Trace]:
+        """All directories of files, mounts and quota groups, and whose they are: a group's owner is its number."""
+        return await self.turns.run(self._traces)
+
     def _home(self, sandbox_id: SandboxId) -> Path:
         if not is_id(sandbox_id, "sbx"):
             raise Invalid(f"Not a sandbox id: {sandbox_id!r}.", field="id")
@@ -260,7 +268,12 @@ class Layers:
                 (unfinished / "workspace").chmod(0o755)
             else:
                 self.pool.trees.copy(found.path, unfinished / "workspace", owner=sandbox_id)
+                inherited.note(self.pool.trees, found.path, unfinished)
+                inherited.check(unfinished, unfinished / "workspace", limits.disk_mb * _MIB)
             unfinished.rename(home)
+        except Refused:
+            self._remove(sandbox_id, unfinished)
+            raise
         except OSError as error:
             self._remove(sandbox_id, unfinished)
             if source is not None:
@@ -313,6 +326,16 @@ class Layers:
         names = [path.name.removesuffix(_HALF_MADE) for path in self.pool.sandboxes.iterdir()]
         names += [path.name for path in self.pool.mounts.iterdir()]
         return {SandboxId(name) for name in names if is_id(name, "sbx")}
+
+    def _traces(self) -> Sequence[Trace]:
+        place = self.pool.mounts.resolve()
+        found = entries(LeakKind.SUBVOLUME, self.pool.sandboxes, _HALF_MADE)
+        mounted = [entry.target for entry in mounts_under(place) if entry.target != place]
+        found += [Trace(LeakKind.MOUNT, one.relative_to(place).parts[0], str(one)) for one in mounted]
+        found += [one for one in entries(LeakKind.MOUNT, place) if Path(one.name) not in mounted]
+        # A native pool's file system may have other instances' groups, and its owner's.
+        groups = self.pool.trees.groups() if self.pool.image is not None else []
+        return found + [Trace(LeakKind.QUOTA_GROUP, str(one), f"{quota.shown(one)} {self.pool.path}") for one in groups]
 
     def _enforce_inodes(self, sandbox_id: SandboxId, limits: Limits) -> None:
         trees, home = self.pool.trees, self._home(sandbox_id)

@@ -17,6 +17,7 @@ from skerry.model.command import CommandEvent, Lost, Output
 from skerry.model.errors import NotFound, Unavailable
 from skerry.model.files import FileInfo
 from skerry.model.ids import CommandId, SandboxId, TreeId
+from skerry.node import leaks
 from skerry.node.commands import Runner
 from skerry.node.parts import Parts
 from skerry.node.rpc import Call, Handler
@@ -73,6 +74,7 @@ class Ops:
             "deaths": self.deaths,
             "metrics": self.metrics,
             "health": self.health,
+            "leaks": self.leaks,
             "templates": self.templates,
             "build_template": self.build_template,
             "shutdown": self.shutdown,
@@ -164,6 +166,12 @@ class Ops:
         assert self._parts is not None
         total, free = await self._parts.layers.room()
         return shapes.health_to(Health(self._parts.runtime.name, self.running_sandboxes(), total, free))
+
+    async def leaks(self, call: Call) -> None:
+        node, parts = self._node, self._parts
+        assert parts is not None
+        for leak in await leaks.find(parts, node):
+            await call.event(shapes.leak_to(leak))
 
     async def templates(self, call: Call) -> Json:
         _ = self._node

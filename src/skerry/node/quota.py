@@ -40,6 +40,11 @@ def group_of(name: str) -> int:
     return 1 << 48 | int.from_bytes(hashlib.sha256(name.encode()).digest()[:6], "big")
 
 
+def shown(group: int) -> str:
+    """A group as btrfs-progs writes it."""
+    return f"{group >> 48}/{group & (1 << 48) - 1}"
+
+
 def mode(pool: Path) -> str | None:
     """SIMPLE, FULL, or None while quotas are off."""
     directory = _sysfs(pool)
@@ -88,6 +93,11 @@ def limit(fd: int, group: int, size_bytes: int | None, kind: str) -> None:
 def usage_bytes(pool: Path, group: int, kind: str) -> int:
     """What is charged to a group now. An unknown group holds nothing."""
     return usage_reader(pool, kind)(group)
+
+
+def referenced_bytes(pool: Path, subvolume: int) -> int:
+    """What a subvolume's own group refers to. Under simple quotas: what was written to it and is there still."""
+    return usage_reader(pool, SIMPLE)(subvolume)
 
 
 def usage_reader(pool: Path, kind: str) -> Callable[[int], int]:

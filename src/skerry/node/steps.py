@@ -14,10 +14,12 @@ from skerry.guest.connection import Connection, connect
 from skerry.guest.sbxd_guest import SbxdGuest
 from skerry.model.bundle import Bundle, IdRange
 from skerry.model.errors import SkerryError
-from skerry.model.ids import SandboxId, TreeId
+from skerry.model.ids import SandboxId, TreeId, is_id
+from skerry.model.leak import LeakKind
 from skerry.node.parts import Parts
 from skerry.node.records import Record, Stage
 from skerry.node.tasks import spawn, through
+from skerry.node.traces import entries
 
 CONFIGURE_S = 10.0
 
@@ -106,7 +108,8 @@ async def remove(parts: Parts, sandbox_id: SandboxId) -> None:
 async def leftovers(parts: Parts) -> tuple[set[SandboxId], set[SandboxId]]:
     """What the parts hold anything of: (all, those with files)."""
     files = await parts.layers.list()
-    return files | await parts.runtime.list() | await parts.network.list(), files
+    bundles = {SandboxId(one.owner) for one in entries(LeakKind.BUNDLE, parts.bundles) if is_id(one.owner, "sbx")}
+    return files | bundles | await parts.runtime.list() | await parts.network.list(), files
 
 
 async def try_removing(sandbox_id: SandboxId, removing: Coroutine[Any, Any, None]) -> None:

@@ -259,6 +259,11 @@ class Supervisor:
         if held.record is None and not held.users:
             self._held.pop(sandbox_id, None)
 
+    @property
+    def known(self) -> set[SandboxId]:
+        """Those that are on record here, or that somebody is at work on."""
+        return set(self._held)
+
     def list(self) -> list[Observed]:
         """All sandboxes that this node holds anything of."""
         return [record.observed() for record in self._all()]

@@ -6,7 +6,7 @@ Knows which sandbox may be read when; the files are `trees`' business, the objec
 import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Sequence
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import cast
 from weakref import WeakValueDictionary
 
@@ -16,12 +16,15 @@ from skerry.model.ids import ArchiveId, SandboxId, TreeId, is_id
 from skerry.model.sandbox import Observed
 from skerry.node.parts import Archiver, Parts
 from skerry.node.records import Stage
+from skerry.node.shares import Shares
 from skerry.node.supervisor import Supervisor
 from skerry.node.tasks import through
 
 # An archive takes a core: it waits rather than that sandboxes do. A fetch is waited for, and never waits for archives.
-ARCHIVES_AT_ONCE = max(1, (os.cpu_count() or 1) // 2)
+# Of each one vault has all but one at most: however much an account stores, another's files are on their way.
+ARCHIVES_AT_ONCE = max(2, (os.cpu_count() or 1) // 2)
 FETCHES_AT_ONCE = 4
+WAITING_S = 60.0  # how often one that waits for its turn says so: who hears nothing for long takes it for dead
 
 Tell = Callable[[Moved], Awaitable[None]]
 
@@ -33,8 +36,8 @@ class TreeKeeper:
         self._parts = parts
         self._supervisor = supervisor
         self._group = group
-        self._archives = asyncio.Semaphore(ARCHIVES_AT_ONCE)
-        self._fetches = asyncio.Semaphore(FETCHES_AT_ONCE)
+        self._archives = Shares(ARCHIVES_AT_ONCE, ARCHIVES_AT_ONCE - 1)
+        self._fetches = Shares(FETCHES_AT_ONCE, FETCHES_AT_ONCE - 1)
         self._alone: WeakValueDictionary[TreeId, asyncio.Lock] = WeakValueDictionary()
 
     async def capture(self, sandbox_id: SandboxId, tree: TreeId) -> None:
@@ -60,7 +63,7 @@ class TreeKeeper:
         await self._supervisor.works.outcome(tree, task)
 
     async def _archive(self, archiver: Archiver, tree: TreeId, vault: Vault, tell: Tell) -> None:
-        async with self._turn(tree), self._archives:
+        async with self._turn(tree, self._archives, vault, tell):
             still = await self._parts.trees.still(tree)
             items = archiver.archive(still.path, vault, captured_at=still.since, cache_name=still.lineage)
             await _tell_all(items, tell)
@@ -78,7 +81,7 @@ class TreeKeeper:
         await self._supervisor.works.outcome(tree, task)
 
     async def _fetch(self, archiver: Archiver, tree: TreeId, archive: Archive, vault: Vault, tell: Tell) -> None:
-        async with self._turn(tree), self._fetches:
+        async with self._turn(tree, self._fetches, vault, tell):
             if await self._parts.trees.holds(tree):
                 return
             path = await self._parts.trees.begin(tree, archive.size_bytes)
@@ -161,8 +164,23 @@ class TreeKeeper:
             )
         return self._parts.archiver
 
-    def _turn(self, tree: TreeId) -> asyncio.Lock:
-        return self._alone.setdefault(tree, asyncio.Lock())
+    @asynccontextmanager
+    async def _turn(self, tree: TreeId, shares: Shares, vault: Vault, tell: Tell) -> AsyncGenerator[None]:
+        """The tree for oneself, and a turn among the vaults."""
+        alone = self._alone.setdefault(tree, asyncio.Lock())
+        async with AsyncExitStack() as turn:
+            async with asyncio.TaskGroup() as both:
+                waiting = both.create_task(_say_that_it_waits(tell))
+                await turn.enter_async_context(alone)
+                await turn.enter_async_context(shares.of(vault.id))
+                waiting.cancel()
+            yield
+
+
+async def _say_that_it_waits(tell: Tell) -> None:
+    while True:
+        await asyncio.sleep(WAITING_S)
+        await tell(Moved(0))
 
 
 def _check(tree: TreeId | None, vault: Vault) -> None:

@@ -60,6 +60,10 @@ class Trees(Protocol):
         """
         ...
 
+    def held_bytes(self, path: Path, inherited: int) -> int | None:
+        """At most what a tree holds that has `inherited` bytes from others, as of the last copy. None: not counted."""
+        ...
+
     def seal(self, path: Path, sealed: bool) -> None:
         """Let nobody change a tree, or let it be changed again."""
         ...
@@ -70,6 +74,10 @@ class Trees(Protocol):
 
     def tidy(self) -> None:
         """Let go of what could not go before. To be called at the start, and now and then."""
+        ...
+
+    def groups(self) -> list[int]:
+        """The quota groups of owners that there are, whether the owners are or not."""
         ...
 
     def make_image(self, path: Path) -> None:
@@ -174,6 +182,14 @@ class BtrfsTrees:
         group = None if owner is None or self.disk_limit == "none" else quota.group_of(owner)
         btrfs.snapshot(source, path, readonly=sealed, qgroup=group)
 
+    def held_bytes(self, path: Path, inherited: int) -> int | None:
+        if self.disk_limit == "none":
+            return None
+        with btrfs.opened(path) as fd:
+            own = quota.referenced_bytes(self._pool, btrfs.subvolume_id(fd))
+        # Full quotas count what a tree refers to, whoever wrote it.
+        return own + inherited if self.disk_limit == quota.SIMPLE else own
+
     def seal(self, path: Path, sealed: bool) -> None:
         btrfs.set_readonly(path, sealed)
 
@@ -200,6 +216,12 @@ class BtrfsTrees:
             quota.remove_stale(fd, sorted(quota.without_subvolume(fd)))
         with self._lock:
             self._leftovers.groups += groups
+
+    def groups(self) -> list[int]:
+        if self.disk_limit == "none":
+            return []
+        with btrfs.opened(self._pool) as fd:
+            return sorted(group for group in quota.groups(fd) if group >> 48)
 
     def make_image(self, path: Path) -> None:
         with self._lock:
@@ -256,6 +278,9 @@ class PlainTrees:
         if not source.is_dir():
             raise FileNotFoundError(errno.ENOENT, "it went while it was copied", os.fspath(source))
 
+    def held_bytes(self, path: Path, inherited: int) -> int | None:
+        return None
+
     def seal(self, path: Path, sealed: bool) -> None:
         """Nothing to do: what is not mounted for a sandbox is changed by nobody."""
 
@@ -264,6 +289,9 @@ class PlainTrees:
 
     def tidy(self) -> None:
         """Nothing is charged to anybody."""
+
+    def groups(self) -> list[int]:
+        return []
 
     def make_image(self, path: Path) -> None:
         path.mkdir(mode=0o755)

@@ -27,6 +27,11 @@ class Works:
     def busy(self) -> bool:
         return bool(self._tasks)
 
+    @property
+    def trees(self) -> set[TreeId]:
+        """Those with which something goes on."""
+        return set(self._tasks)
+
     def start(self, tree: TreeId, work: Coroutine[Any, Any, None]) -> Task:
         """Begin a work on a tree; `outcome` has to be awaited.
 

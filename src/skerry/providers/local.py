@@ -13,6 +13,7 @@ from skerry.model.capability import Capabilities, Health
 from skerry.model.capture import Archive, Held, Moved, Swept, Vault
 from skerry.model.command import CommandEvent, Exit
 from skerry.model.ids import ArchiveId, CommandId, SandboxId, TreeId
+from skerry.model.leak import Leak
 from skerry.model.metrics import Metrics, Sample
 from skerry.model.sandbox import Observed, Placement, SandboxSpec
 from skerry.model.template import BuildProgress, TemplateState
@@ -95,6 +96,15 @@ class LocalProvider:
                 await call.send("".join(f"{one}\n" for one in ids[at : at + _IDS_AT_ONCE]).encode())
             await call.send_eof()
             return shapes.swept_from(await call.result(MOVE_STALL_S))
+
+    async def leaks(self) -> Sequence[Leak]:
+        found: list[Leak] = []
+        async with await self._client.open("leaks", {}) as call:
+            while (told := await call.next(ANSWER_S)) is not None:
+                assert isinstance(told, dict)
+                found.append(shapes.leak_from(told))
+            call.check()
+        return found
 
     async def destroy(self, sandbox_id: SandboxId) -> None:
         await self._client.ask("destroy", {"sandbox": sandbox_id}, deadline_s=DESTROY_S)

@@ -7,6 +7,7 @@ from skerry.model.capability import Capabilities, Health
 from skerry.model.capture import Archive, Held, Moved, Swept, Vault
 from skerry.model.command import CommandEvent, Exit
 from skerry.model.ids import ArchiveId, CommandId, SandboxId, TreeId
+from skerry.model.leak import Leak
 from skerry.model.metrics import Metrics
 from skerry.model.sandbox import Observed, Placement, SandboxSpec
 from skerry.model.template import BuildProgress, TemplateState
@@ -102,6 +103,14 @@ class Provider(Protocol):
 
         Raises:
             Unavailable: The object store cannot be used now.
+        """
+        ...
+
+    async def leaks(self) -> Sequence[Leak]:
+        """What the fleet holds that none of its own records wants. Removes nothing; what is young is `waiting`.
+
+        Raises:
+            Unavailable: It does not answer, or is starting.
         """
         ...
 

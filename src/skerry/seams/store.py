@@ -135,8 +135,14 @@ class Store(Protocol):
         """The archives of the account's sandboxes that are not destroyed, and of its snapshots."""
         ...
 
-    async def add_snapshot(self, snapshot: Snapshot, wanted: Once | None = None) -> SnapshotId:
-        """As `add_sandbox`."""
+    async def add_snapshot(
+        self, snapshot: Snapshot, wanted: Once | None = None, *, most: int | None = None
+    ) -> SnapshotId:
+        """As `add_sandbox`.
+
+        Raises:
+            Conflict: `too_many_snapshots`: the account has `most` already, in whatever state.
+        """
         ...
 
     async def get_snapshot(self, snapshot_id: SnapshotId) -> Snapshot:

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import Connection, Select, delete, insert, select, text, update
+from sqlalchemy import Connection, Select, delete, func, insert, select, text, update
 
 from skerry.model.capture import Archive, Vault
 from skerry.model.errors import Conflict, NotFound
 from skerry.model.ids import AccountId, ArchiveId, ProjectId, SandboxId, SnapshotId, VaultId, new_vault_id
 from skerry.model.request import Once
 from skerry.model.sandbox import Limits, NetworkMode
-from skerry.model.snapshot import Snapshot, SnapshotState
+from skerry.model.snapshot import Snapshot, SnapshotState, too_many
 from skerry.store import once, rows
 from skerry.store.box import Box
 from skerry.store.sealing import SNAPSHOT_ENV, VAULT_KEY, open_env, seal_env
@@ -24,13 +24,22 @@ _STORED = text("archive IS NOT NULL AND state <> 'destroyed'")  # a literal: onl
 _KEY_BYTES = 32
 
 
-def add(connection: Connection, box: Box, snapshot: Snapshot, wanted: Once | None) -> SnapshotId:
+def add(
+    connection: Connection, box: Box, snapshot: Snapshot, wanted: Once | None, most: int | None = None
+) -> SnapshotId:
     row = _row(snapshot, box)
     earlier = once.claim(connection, box, snapshot.account_id, wanted, snapshot.id, row["created_at_us"])
     if earlier is not None:
         return SnapshotId(earlier)
+    if most is not None and _count(connection, snapshot.account_id) >= most:
+        raise too_many(most)
     connection.execute(insert(snapshots), row)
     return snapshot.id
+
+
+def _count(connection: Connection, account_id: AccountId) -> int:
+    count = select(func.count()).select_from(snapshots).where(_OF.account_id == account_id)
+    return connection.execute(count).scalar_one()
 
 
 def get(connection: Connection, box: Box, snapshot_id: SnapshotId) -> Snapshot:

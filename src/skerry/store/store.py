@@ -155,8 +155,11 @@ class SqlStore:
     async def archives_wanted(self, account_id: AccountId) -> set[ArchiveId]:
         return await self._database.read(partial(snapshots.archives_wanted, account_id=account_id))
 
-    async def add_snapshot(self, snapshot: Snapshot, wanted: Once | None = None) -> SnapshotId:
-        return await self._database.write(partial(snapshots.add, box=self._box, snapshot=snapshot, wanted=wanted))
+    async def add_snapshot(
+        self, snapshot: Snapshot, wanted: Once | None = None, *, most: int | None = None
+    ) -> SnapshotId:
+        add = partial(snapshots.add, box=self._box, snapshot=snapshot, wanted=wanted, most=most)
+        return await self._database.write(add)
 
     async def get_snapshot(self, snapshot_id: SnapshotId) -> Snapshot:
         return self._database.glance(partial(snapshots.get, box=self._box, snapshot_id=snapshot_id))

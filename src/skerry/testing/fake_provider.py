@@ -12,6 +12,7 @@ from skerry.model.capture import Archive, Held, Moved, Swept, Vault
 from skerry.model.command import CommandCause, CommandEvent, Exit, Output
 from skerry.model.errors import Conflict, NotFound, Refused, SandboxGone, SkerryError, Unavailable
 from skerry.model.ids import ArchiveId, CommandId, SandboxId, TreeId
+from skerry.model.leak import Leak
 from skerry.model.lifecycle import Cause
 from skerry.model.metrics import Metrics, Sample
 from skerry.model.sandbox import Observed, Placement, SandboxSpec
@@ -60,6 +61,7 @@ class FakeProvider:
         self.pool = (1 << 30, 1 << 29)  # bytes, free bytes
         self.sandboxes: dict[SandboxId, FakeSandbox] = {}
         self.history: dict[SandboxId, Sequence[Sample]] = {}
+        self.leaked: list[Leak] = []
         self.down = False
         self.create_error: SkerryError | None = None
         self.build_error: Refused | None = None
@@ -237,6 +239,10 @@ class FakeProvider:
                 yield await deaths.get()
         finally:
             self._watchers.discard(deaths)
+
+    async def leaks(self) -> Sequence[Leak]:
+        self._check()
+        return list(self.leaked)
 
     async def metrics(self, sandbox_id: SandboxId) -> Metrics:
         self._check()

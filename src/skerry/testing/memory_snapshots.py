@@ -7,7 +7,7 @@ from dataclasses import replace
 from skerry.model.capture import Archive, Vault
 from skerry.model.errors import Conflict, NotFound
 from skerry.model.ids import AccountId, ArchiveId, SandboxId, SnapshotId, new_vault_id
-from skerry.model.snapshot import Snapshot, SnapshotState
+from skerry.model.snapshot import Snapshot, SnapshotState, too_many
 from skerry.seams import Clock
 
 
@@ -28,6 +28,11 @@ class MemorySnapshots:
 
     def add(self, snapshot: Snapshot) -> None:
         self._snapshots[snapshot.id] = snapshot
+
+    def require_fewer(self, account_id: AccountId, most: int) -> None:
+        """Raises Conflict where the account has `most` snapshots, or more."""
+        if sum(s.account_id == account_id for s in self._snapshots.values()) >= most:
+            raise too_many(most)
 
     def get(self, snapshot_id: SnapshotId) -> Snapshot:
         if snapshot_id not in self._snapshots:

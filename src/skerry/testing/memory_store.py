@@ -217,7 +217,12 @@ class MemoryStore:
         kept = {s.archive.id for s in self._sandboxes.values() if s.account_id == account_id and s.archive is not None}
         return kept | self._snapshots.archives(account_id)
 
-    async def add_snapshot(self, snapshot: Snapshot, wanted: Once | None = None) -> SnapshotId:
+    async def add_snapshot(
+        self, snapshot: Snapshot, wanted: Once | None = None, *, most: int | None = None
+    ) -> SnapshotId:
+        standing = None if wanted is None else await self.find_request(snapshot.account_id, wanted)
+        if most is not None and (standing is None or (wanted and standing == wanted.instead_of)):
+            self._snapshots.require_fewer(snapshot.account_id, most)
         earlier = await self._claim(snapshot.account_id, wanted, snapshot.id, snapshot.created_at)
         if earlier is None:
             self._snapshots.add(snapshot)

@@ -198,3 +198,23 @@ def test_a_pack_that_is_no_longer_listed_is_not_relied_on(store: Store, archive:
     again = store.archive(tmp_path / "tree")
     store.restore(again, tmp_path / "back")
     assert_same(tmp_path / "tree", tmp_path / "back")
+
+
+@pytest.mark.parametrize("kind", ["archives", "indices", "packs"])
+def test_what_is_no_file_holds_nobody_up(store: Store, archive: Archive, tmp_path: Path, kind: str) -> None:
+    forget(store)
+    for name in store.names(kind):
+        store.file(kind, name).unlink()
+        os.mkfifo(store.file(kind, name))
+    with pytest.raises((Refused, NotFound)):
+        store.restore(archive, tmp_path / "back")
+
+
+@pytest.mark.parametrize("kind", ["archives", "indices"])
+def test_an_object_that_was_blown_up_is_not_read_into_memory(
+    store: Store, archive: Archive, tmp_path: Path, kind: str
+) -> None:
+    forget(store)
+    for name in store.names(kind):
+        os.truncate(store.file(kind, name), 1 << 42)
+    assert "larger than any" in refused(store, archive, tmp_path)

@@ -290,3 +290,16 @@ async def test_a_node_that_is_away_is_told_when_a_snapshot_is_deleted(world: Wor
     world.provider.down = False
     await reconcile.once(world.deps)
     assert (list(await world.store.list_snapshots()), world.provider.trees_held) == ([], {})
+
+
+async def test_an_account_that_has_all_the_snapshots_it_may_have_is_told_what_to_do(world: World) -> None:
+    few = world.beside(max_snapshots_per_account=1)
+    box = await few.made()
+    kept = await snapshots.create(few.deps, few.account.id, box.id)
+    with pytest.raises(Conflict) as caught:
+        await snapshots.create(few.deps, few.account.id, box.id)
+    assert caught.value.code == "too_many_snapshots" and "Delete some" in caught.value.message
+    assert not few.deps.work.taking and few.provider.calls["capture"] == 1
+    await snapshots.delete(few.deps, few.account.id, kept.id)
+    await snapshots.create(few.deps, few.account.id, box.id)
+    await few.deps.tasks.close()

@@ -6,7 +6,9 @@ import pytest
 
 from skerry.control import commands, reconcile, resuming, sandboxes, startup, stopping, usage
 from skerry.control.commands import NewCommand
+from skerry.control.deps import ARCHIVES_AT_ONCE
 from skerry.control.progress import Phase
+from skerry.control.sandboxes import NewSandbox
 from skerry.model.command import CommandCause, CommandStatus
 from skerry.model.errors import Conflict, NotFound, Refused, Unavailable
 from skerry.model.lifecycle import Cause, State
@@ -269,3 +271,18 @@ async def test_f11_destroy_works_twice_in_every_state(world: World) -> None:
             await resuming.resume(world.deps, world.account.id, sandbox.id)
         assert refused.value.code == "sandbox_destroyed"
     assert (world.provider.sandboxes, world.provider.trees_held) == ({}, {})
+
+
+async def test_one_accounts_stops_do_not_hold_up_anothers(world: World) -> None:
+    other = await add_account(world.store, "two")
+    world.provider.hold("archive")
+    many = [await world.made() for _ in range(ARCHIVES_AT_ONCE + 2)]
+    for each in many:
+        await stopping.stop(world.deps, world.account.id, each.id, wait_s=0)
+    await until(lambda: world.provider.calls["archive"] == ARCHIVES_AT_ONCE)
+    theirs = await sandboxes.create(world.deps, other.id, NewSandbox())
+    await stopping.stop(world.deps, other.id, theirs.id, wait_s=0)
+    await until(lambda: world.provider.calls["archive"] == ARCHIVES_AT_ONCE + 1)
+    world.provider.let_go("archive")
+    for each in (*many, theirs):
+        await world.in_state(each, State.STOPPED)

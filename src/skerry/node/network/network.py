@@ -20,12 +20,14 @@ from skerry.config import Config
 from skerry.model.capability import Probe
 from skerry.model.errors import Refused, TooBusy, Unavailable
 from skerry.model.ids import SandboxId, is_id
+from skerry.model.leak import LeakKind
 from skerry.model.metrics import Traffic
 from skerry.model.sandbox import NetworkMode
 from skerry.node.network import addressing, host, links, netns, nftables, probes, resolver, sysctl
 from skerry.node.network.addressing import AddressPlan
 from skerry.node.network.dns import NameServer, parse_servers
 from skerry.node.network.policy import FORWARDING_TABLE, SPECIAL_PURPOSE, Policy, forwarding_guard, ruleset
+from skerry.node.traces import Trace, entries
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -124,6 +126,10 @@ class Network:
     async def list(self) -> set[SandboxId]:
         """All sandboxes there is anything of: a namespace or a link."""
         return await self._in_thread(self._found)
+
+    async def traces(self) -> Sequence[Trace]:
+        """Every namespace and link of this instance, and its rules where they are not as they were loaded."""
+        return await self._in_thread(self._traces)
 
     async def traffic(self, sandbox_ids: Sequence[SandboxId]) -> Mapping[SandboxId, Traffic]:
         """What went over each one's link since it was made. Those without a link are left out."""
@@ -270,6 +276,16 @@ class Network:
     def _found(self) -> set[SandboxId]:
         names = {path.name for path in self._directory.iterdir()} if self._directory.exists() else set[str]()
         return {SandboxId(name) for name in names} | set(self._indices)
+
+    def _traces(self) -> Sequence[Trace]:
+        found = entries(LeakKind.NETNS, self._directory)
+        found += [
+            Trace(LeakKind.INTERFACE, link.owner or link.name, link.name) for link in links.host_ends(self._instance)
+        ]
+        table = self._active.table
+        if nftables.listing(table) != self._loaded:
+            found.append(Trace(LeakKind.NFT_RULES, table, f"table inet {table}"))
+        return found
 
     def _attach_none(self, sandbox_id: SandboxId, index: int | None) -> None:
         path = self._directory / sandbox_id

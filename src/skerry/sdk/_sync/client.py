@@ -19,7 +19,10 @@ from skerry.sdk.requests import answer_of, body_of, request_of
 from skerry.sdk.settings import resolve
 from skerry.wire.base import Page
 from skerry.wire.commands import CommandView
+from skerry.wire.leaks import LeaksView
 from skerry.wire.sandboxes import CapabilitiesView, CreateSandbox, MeView, SandboxView, UsageView
+
+LEAKS_S = 300.0  # it looks at the files of every account in the object store
 
 
 class Skerry:
@@ -121,6 +124,10 @@ class Skerry:
     def usage(self) -> UsageView:
         """How many sandboxes and commands the account has, what they may use, and what it is allowed."""
         return answer_of(UsageView, self._http.call("GET", "/v1/usage"))
+
+    def leaks(self) -> LeaksView:
+        """What the server holds that is on no record, of all accounts: for a key of the first one."""
+        return answer_of(LeaksView, self._http.call("GET", "/v1/leaks", timeout_s=LEAKS_S))
 
     def list(
         self,

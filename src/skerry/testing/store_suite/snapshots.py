@@ -8,6 +8,7 @@ import pytest
 from skerry.model.errors import Conflict, NotFound
 from skerry.model.ids import AccountId, SandboxId, new_snapshot_id
 from skerry.model.lifecycle import Event
+from skerry.model.request import Once
 from skerry.model.snapshot import SnapshotState
 from skerry.seams import Store
 from skerry.testing.store_suite.makers import add_account, add_running, add_sandbox, archive_of, snapshot_of
@@ -52,6 +53,24 @@ class SnapshotsSuite:
             assert await store.get_snapshot(each.id) == each
         with pytest.raises(NotFound):
             await store.get_snapshot(new_snapshot_id())
+
+    async def test_an_account_has_as_many_snapshots_as_it_may(self, store: Store) -> None:
+        box = await add_sandbox(store, await add_account(store))
+        other = await add_sandbox(store, await add_account(store, "two"))
+        first, second, third, fourth = (snapshot_of(box) for _ in range(4))
+        await store.add_snapshot(first, Once("k", "f"), most=2)
+        results = await asyncio.gather(
+            *(store.add_snapshot(each, most=2) for each in (second, third)), return_exceptions=True
+        )
+        (refused,) = [each for each in results if isinstance(each, Conflict)]
+        assert refused.code == "too_many_snapshots" and len(await store.list_snapshots()) == 2
+        # The same request again is answered; a refused one has not used its key up.
+        assert await store.add_snapshot(snapshot_of(box), Once("k", "f"), most=2) == first.id
+        with pytest.raises(Conflict):
+            await store.add_snapshot(fourth, Once("k2", "f"), most=2)
+        await store.add_snapshot(snapshot_of(other), most=2)
+        await store.remove_snapshot(first.id)
+        assert await store.add_snapshot(fourth, Once("k2", "f"), most=2) == fourth.id
 
     async def test_a_snapshot_moves_if_it_is_where_it_was(self, store: Store) -> None:
         snapshot = snapshot_of(await add_sandbox(store, await add_account(store)))
