@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from skerry.blobs.attributes import complete
 from skerry.blobs.limits import damaged
-from skerry.blobs.manifest import LINKED, PIECE, Entry, pack_content
+from skerry.blobs.manifest import LINKED, PIECE, Entry, file_records, pack_content
 from skerry.blobs.segments import Awaited, SegmentReader
 from skerry.blobs.stat_cache import StatCacheWriter
 
@@ -45,7 +45,7 @@ class Filler:
         self._error: BaseException | None = None
         self._closed = False
         self._at = 0
-        self._pieces: list[bytes] = []
+        self._runs: list[Run] = []
         self.latest_ctime_ns = 0
         self._thread = Thread(target=self._work, daemon=True)
         self._thread.start()
@@ -90,10 +90,11 @@ class Filler:
         fd, entry, runs, last = part
         for run in runs:
             self._write(fd, entry, run)
+        self._runs += runs
         if last:
             self._complete(fd, entry)
             self._at = 0
-            self._pieces = []
+            self._runs = []
 
     def _write(self, fd: int, entry: Entry, run: Run) -> None:
         data = self._data(run.chunk)
@@ -101,7 +102,6 @@ class Filler:
         self._at = at + len(data)
         if self._at > entry.size:
             raise damaged("the manifest has a file that is longer than it says")
-        self._pieces.append(PIECE.pack(run.hole, len(data), run.chunk.chunk_id))
         while data:
             written = os.pwrite(fd, data, at)
             at += written
@@ -113,4 +113,12 @@ class Filler:
         status = complete(fd, entry)
         self.latest_ctime_ns = max(self.latest_ctime_ns, status.st_ctime_ns)
         if not entry.flags & LINKED:  # one more name of it is a change
-            self._cache.add(status, len(entry.xattrs), entry.xattrs + pack_content(entry.size, self._pieces))
+            self._cache.add(status, self._records(status, entry))
+
+    def _records(self, status: os.stat_result, entry: Entry) -> bytes:
+        """What the manifest has of a file that is complete."""
+        if len(self._runs) == len(entry.pieces):
+            return entry.raw
+        pieces = [PIECE.pack(run.hole, run.chunk.spot.length, run.chunk.chunk_id) for run in self._runs]
+        tail = len(entry.xattrs), entry.xattrs + pack_content(entry.size, pieces)
+        return file_records(status, entry.name, b"", tail)

@@ -42,7 +42,10 @@ class Kind(IntEnum):
 
 
 class Entry(NamedTuple):
-    """One record. `size` is of a file; `pieces` are its runs of data: the hole before each, its length, its chunk."""
+    """One record. `size` is of a file; `pieces` are its runs of data: the hole before each, its length, its chunk.
+
+    `raw` is the record itself, of one that was read.
+    """
 
     kind: Kind
     flags: int = 0
@@ -56,6 +59,7 @@ class Entry(NamedTuple):
     target: bytes = b""
     size: int = 0
     pieces: Sequence[tuple[int, int, bytes]] = ()
+    raw: bytes = b""
 
 
 END_RECORD = HEAD.pack(HEAD.size - 4, Kind.END, 0, 0, 0, 0, 0, 0, 0, 0)
@@ -144,6 +148,26 @@ def file_records(status: os.stat_result, name: bytes, group: bytes, tail: tuple[
     return records
 
 
+def named(records: bytes, name: bytes, group: bytes) -> bool:
+    """Whether records are of a file of this name and group."""
+    _, _, flags, _, _, _, _, _, name_len, _ = HEAD.unpack_from(records)
+    end = HEAD.size + name_len
+    own = records[end : end + GROUP_BYTES] if flags & LINKED else b""
+    return records[HEAD.size : end] == name and own == group
+
+
+def pieces_of(records: bytes) -> Sequence[range]:
+    """Where the pieces lie in the records of a file."""
+    length, _, flags, _, _, _, _, _, name_len, xattr_len = HEAD.unpack_from(records)
+    begin = HEAD.size + name_len + (GROUP_BYTES if flags & LINKED else 0) + xattr_len + _SIZE.size
+    end = length + 4
+    found = [range(begin, end, PIECE.size)]
+    while end < len(records):
+        begin, end = end + HEAD.size, end + 4 + int.from_bytes(records[end : end + 4], "little")
+        found.append(range(begin, end, PIECE.size))
+    return found
+
+
 def record(entry: Entry) -> bytes:
     """The record of anything but a file with content."""
     body = entry.name + entry.group + entry.xattrs + entry.target
@@ -213,7 +237,7 @@ def _parse(data: bytes) -> Entry:
         (size,) = _SIZE.unpack_from(data, at)
         pieces = _pieces(data, at + _SIZE.size)
     mtime_ns = seconds * 1_000_000_000 + rest_ns
-    return Entry(kind, flags, mode & MODE_BITS, uid, gid, mtime_ns, name, group, xattrs, target, size, pieces)
+    return Entry(kind, flags, mode & MODE_BITS, uid, gid, mtime_ns, name, group, xattrs, target, size, pieces, data)
 
 
 _KINDS = {int(kind): kind for kind in Kind}

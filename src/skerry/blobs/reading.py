@@ -88,15 +88,16 @@ class TreeReader:
             yield self._directory_record(descent.here.fd, self._root, b"")
             while descent.levels:
                 level = descent.here
-                name = next(level.data.names, None)
-                if name is None:
-                    descent.leave()
-                    yield END_RECORD
-                else:
+                for name in level.data.names:
                     self._pending -= 1
                     record = self._entry(level.fd, name, level.data.trail)
                     if record is not None:
                         yield record
+                    if descent.here is not level:
+                        break  # a directory: what is in it comes next
+                else:
+                    descent.leave()
+                    yield END_RECORD
         finally:
             descent.close()
 
@@ -171,29 +172,30 @@ class TreeReader:
     def _file(self, fd: int, name: bytes, status: os.stat_result, group: bytes) -> bytes:
         # Inodes of another subvolume within the tree may have the numbers of this one.
         cachable = status.st_dev == self._root.st_dev
-        tail = self._tools.seen.tail(status) if cachable else None
-        size = self._known_size(tail) if tail is not None else None
-        if tail is None or size is None:
+        records = self._tools.seen.records(status, name, group) if cachable else None
+        size = self._known_size(records) if records is not None else None
+        if records is None or size is None:
             status, tail, size, dropped = self._read_file(fd, name, status)
+            records = manifest.file_records(status, name, group, tail)
             cachable = cachable and not dropped
         if cachable:
-            self._tools.seeing.add(status, *tail)
+            self._tools.seeing.add(status, records)
         self._require_bytes(size, name)
         self.totals.size_bytes += size
         self._untold += size
         if self._untold >= _TELL_BYTES:
             self._tools.progress(self._untold)
             self._untold = 0
-        return manifest.file_records(status, name, group, tail)
+        return records
 
-    def _known_size(self, tail: tuple[int, bytes]) -> int | None:
+    def _known_size(self, records: bytes) -> int | None:
         """The bytes of data, if the vault still has all of it."""
-        xattr_len, packed = tail
         have, size = self._tools.writer.have, 0
-        for at in range(xattr_len + 8, len(packed), PIECE.size):
-            if not have(packed[at + _ID_AT : at + PIECE.size]):
-                return None
-            size += int.from_bytes(packed[at + 8 : at + 12], "little")
+        for places in manifest.pieces_of(records):
+            for at in places:
+                if not have(records[at + _ID_AT : at + PIECE.size]):
+                    return None
+                size += int.from_bytes(records[at + 8 : at + 12], "little")
         return size
 
     def _read_file(

@@ -1,4 +1,4 @@
-"""Which chunks a file had when it was last seen, by inode: an archive then reads only what changed.
+"""What the manifest had of a file when it was last seen, by inode: an archive then reads only what changed.
 
 A hint and no more. A file counts as unchanged only if size, times and inode are what they were, and if its change time
 lies well before the moment at which the tree was captured: a later write may have had the same time. A cache that is
@@ -14,11 +14,12 @@ from typing import BinaryIO
 from blake3 import blake3
 
 from skerry.blobs.keys import Keys
+from skerry.blobs.manifest import named
 
 RACY_NS = 1_000_000_000
 
-_MAGIC = b"SKERSC\x01\x00"
-_RECORD = struct.Struct("<QQqqII")  # inode, size, mtime, ctime, length of the attributes, length of these and content
+_MAGIC = b"SKERSC\x02\x00"
+_RECORD = struct.Struct("<QQqqI")  # inode, size, mtime, ctime, length of the manifest's records, which follow
 _SUM_BYTES = 32
 _MOST_A_FILE = 1 << 24  # a file of about 100 GB; a larger one is read again
 _FLUSH = 1 << 20
@@ -32,16 +33,22 @@ class StatCache:
         self._data = data
         self._places = places
 
-    def tail(self, status: os.stat_result) -> tuple[int, bytes] | None:
-        """The attributes' length, and attributes and content, as the manifest has them. None: it has to be read."""
+    def records(self, status: os.stat_result, name: bytes, group: bytes) -> bytes | None:
+        """What the manifest had of a file of this status, name and group of links. None: it has to be read."""
         at = self._places.get(status.st_ino)
         if at is None:
             return None
-        inode, size, mtime, ctime, xattr_len, length = _RECORD.unpack_from(self._data, at)
-        if (inode, size, mtime, ctime) != (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns):
+        inode, size, mtime, ctime, length = _RECORD.unpack_from(self._data, at)
+        if (
+            inode != status.st_ino
+            or ctime != status.st_ctime_ns
+            or mtime != status.st_mtime_ns
+            or size != status.st_size
+        ):
             return None
         at += _RECORD.size
-        return xattr_len, self._data[at : at + length]
+        records = self._data[at : at + length]
+        return records if named(records, name, group) else None
 
     def __len__(self) -> int:
         return len(self._places)
@@ -61,7 +68,7 @@ def load(path: Path, keys: Keys) -> StatCache:
     at = len(head)
     unpack, step = _RECORD.unpack_from, _RECORD.size
     while at < end:
-        inode, _, _, _, _, length = unpack(data, at)
+        inode, _, _, _, length = unpack(data, at)
         places[inode] = at
         at += step + length
     return StatCache(data, places)
@@ -85,14 +92,13 @@ class StatCacheWriter:
             tidy(path.parent)
             self._file = self._unfinished.open("wb")
 
-    def add(self, status: os.stat_result, xattr_len: int, tail: bytes) -> None:
-        odd = not -(1 << 63) <= status.st_mtime_ns < 1 << 63  # a sandbox may set any
-        if odd or status.st_ctime_ns >= self._trusted_before_ns or len(tail) > _MOST_A_FILE:
+    def add(self, status: os.stat_result, records: bytes) -> None:
+        """What the manifest has of a file of this status."""
+        mtime, ctime = status.st_mtime_ns, status.st_ctime_ns
+        odd = not -(1 << 63) <= mtime < 1 << 63  # a sandbox may set any
+        if odd or ctime >= self._trusted_before_ns or len(records) > _MOST_A_FILE:
             return
-        self._buffer += _RECORD.pack(
-            status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, xattr_len, len(tail)
-        )
-        self._buffer += tail
+        self._buffer += _RECORD.pack(status.st_ino, status.st_size, mtime, ctime, len(records)) + records
         if len(self._buffer) >= _FLUSH:
             self._flush()
 

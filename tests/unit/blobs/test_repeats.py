@@ -88,6 +88,32 @@ def test_a_restored_tree_is_known_at_once(store: Store, tree: Path, read: list[i
     assert again.stored_bytes < 1000
 
 
+def test_a_restored_file_of_many_pieces_is_known_at_once(
+    store: Store, tree: Path, read: list[int], tmp_path: Path
+) -> None:
+    with (tree / "sparse").open("wb") as file:
+        for i in range(1100):  # more than one record holds
+            file.seek(i * 8192)
+            file.write(os.urandom(4096))
+    first = store.archive(tree)
+    store.restore(first, tmp_path / "back", name="back")
+    read.clear()
+    again = store.archive(tmp_path / "back", name="back", captured_at_ns=time.time_ns() + 2_000_000_000)
+    assert len(read) == 0
+    assert again.stored_bytes < 1000
+    assert again.size_bytes == first.size_bytes
+
+
+def test_what_is_remembered_of_a_file_is_of_its_name_alone(store: Store, tree: Path) -> None:
+    settle(tree)
+    store.archive(tree)
+    cache = load(cache_path(store.vaulted.cache_dir, "one"), store.vaulted.keys)
+    status = (tree / "d0/file0").stat()
+    assert cache.records(status, b"file0", b"") is not None
+    assert cache.records(status, b"file", b"") is None
+    assert cache.records(status, b"file0", b"g" * 16) is None
+
+
 def test_what_changes_right_after_a_restore_is_seen(store: Store, tree: Path, tmp_path: Path) -> None:
     back = tmp_path / "back"
     store.restore(store.archive(tree), back, name="back")
@@ -113,7 +139,7 @@ def test_a_capture_in_the_future_is_not_believed(store: Store, tree: Path) -> No
     (tree / "new").write_text("just now")
     store.archive(tree, captured_at_ns=time.time_ns() + 3_600_000_000_000)
     cache = load(cache_path(store.vaulted.cache_dir, "one"), store.vaulted.keys)
-    assert cache.tail((tree / "new").stat()) is None
+    assert cache.records((tree / "new").stat(), b"new", b"") is None
 
 
 @pytest.mark.parametrize("at", [0, 8, 40, -1])
