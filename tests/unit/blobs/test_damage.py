@@ -1,6 +1,5 @@
 """Whatever happens to an object, and to every kind of byte in it: it is told, by name, and nothing false comes back."""
 
-
 import os
 import threading
 from dataclasses import replace
