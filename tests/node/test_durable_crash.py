@@ -1,4 +1,7 @@
-"""`kill -9` of a real node at each step of stop, resume, capture, copy, fetch and drop: all finished, or undone."""
+"""`kill -9` of a real node at each step of stop, resume, capture, copy, fetch and drop: all finished, or undone.
+
+A usual run kills at every third step, `./skerry test --all` at each.
+"""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -67,9 +70,12 @@ VAULT = Vault(new_vault_id(), bytes(32))
 
 
 def named(steps: tuple[Step, ...]) -> list[object]:
-    """All of them on crun; what the runtime has a part in on gVisor, too."""
-    shared = [pytest.param("crun", step, id=f"crun-{step}") for step in steps]
-    return shared + [pytest.param("runsc", s, id=f"runsc-{s}") for s in steps if "runtimes" in s.where]
+    """All of them on crun; what the runtime has a part in on gVisor, too. A usual run takes every third."""
+    every = [("crun", step) for step in steps] + [("runsc", step) for step in steps if "runtimes" in step.where]
+    return [
+        pytest.param(runtime, step, id=f"{runtime}-{step}", marks=() if number % 3 == 0 else pytest.mark.long)
+        for number, (runtime, step) in enumerate(every)
+    ]
 
 
 @pytest.fixture
