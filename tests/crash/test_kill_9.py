@@ -1,8 +1,8 @@
 """`kill -9` at each step of create, exec and destroy: of the API, of the node, of both, of the supervisor with all.
 
-Each kill costs the start of a Python process or two, so a usual run kills at every step what makes the step, and at
-every third one another victim in turn. SKERRY_TEST_CRASH=all is the whole matrix; SKERRY_TEST_CRASH_RUNTIME=runsc runs
-either on gVisor.
+Each kill costs the start of a Python process or two, so a usual run kills at every second step what makes the step, and
+at every sixth one another victim in turn, too. SKERRY_TEST_CRASH=all is the whole matrix;
+SKERRY_TEST_CRASH_RUNTIME=runsc runs either on gVisor.
 """
 
 import os
@@ -13,7 +13,8 @@ from crash import cases
 from crash.instances import CrashServer, Step
 from crash.steps import CREATE, DESTROY, EXEC, VICTIMS
 
-_OTHERS_EVERY = 3
+_EVERY = 2
+_OTHERS_EVERY = 6
 ALL = os.environ.get("SKERRY_TEST_CRASH") == "all"
 
 
@@ -23,7 +24,8 @@ def matrix(steps: Sequence[Step]) -> list[object]:
     for number, step in enumerate(steps):
         others = [victim for victim in VICTIMS if victim != step.part]
         also = others[number // _OTHERS_EVERY % len(others)]
-        chosen = VICTIMS if ALL else (step.part, also) if number % _OTHERS_EVERY == 0 else (step.part,)
+        usual = (step.part, also) if number % _OTHERS_EVERY == 0 else (step.part,) if number % _EVERY == 0 else ()
+        chosen = VICTIMS if ALL else usual
         found += [pytest.param(step, victim, id=f"{step}-kills-{victim}") for victim in chosen]
     return found
 
