@@ -120,7 +120,9 @@ def test_many_bytes_pasted_at_once_arrive_whole(sit: Sit, sandbox: Sandbox) -> N
 
 
 def test_without_a_terminal_here_it_says_so(server: Server, sandbox: Sandbox) -> None:
-    for words in (["shell", sandbox.id], ["exec", "-it", sandbox.id, "--", "sh"]):
+    shell = ["shell", sandbox.id], b"A shell needs a terminal here"
+    command = ["exec", "-it", sandbox.id, "--", "sh"], b"no terminal here"
+    for words, said in (shell, command):
         done = subprocess.run(["skerry", *words], env=server.environ, stdin=subprocess.DEVNULL, capture_output=True)
         assert done.returncode == 125
-        assert b"no terminal here" in done.stderr
+        assert said in done.stderr
